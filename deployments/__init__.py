@@ -1,0 +1,1 @@
+"""What runs where: Ray Serve, HTTP and the command line."""

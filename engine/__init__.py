@@ -1,0 +1,1 @@
+"""Inside one replica: continuous batching, paged KV, same-bits execution."""

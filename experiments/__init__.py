@@ -1,0 +1,1 @@
+"""Benchmarks and experiments on the real engine and router."""

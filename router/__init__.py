@@ -1,0 +1,1 @@
+"""Where a request goes: the ledger, the placement policies and the queue."""
