@@ -1,0 +1,355 @@
+"""The scheduler: what the next step computes, and what its results mean.
+
+One call of ``schedule`` plans a step, one call of ``on_step`` takes its results. The
+plan is continuous batching (Yu et al., Orca, OSDI 2022) over paged memory, with
+preemption by recomputation (Kwon et al., PagedAttention, SOSP 2023): decodes first,
+then prompts in progress, then newcomers, everywhere by one rank.
+
+Let ``n`` be the tokens a request has so far and ``c`` those whose K and V are computed.
+It is decoding when n - c = 1 and prefilling when n - c > 1. A row of the plan computes
+tokens c..end; if it reaches n, the runner samples the next token from it.
+
+Invariants between calls:
+- A request is in exactly one of the waiting queue and the running list.
+- A waiting request holds no block and has c = 0; a running one has room for n tokens,
+  except that a decoding one may lack the slot for its newest token.
+- The running list is sorted by rank. Only its tail is ever preempted, so the highest
+  ranked request goes on until it ends: every admitted request ends.
+
+Not thread-safe: whoever drives it serialises the calls.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+
+from engine.admission import sequence_limit
+from engine.blocks import BlockSpace, NoCapacity, blocks_for
+from engine.plan import Chunk, Plan, RequestState, ScheduleOutput
+from engine.prefill import PrefillPolicy, WholePrompt
+from engine.rank import SchedPolicy, rank_of
+from engine.request import (
+    AdmitError,
+    EmptyPrompt,
+    Finished,
+    FinishReason,
+    InvalidParam,
+    NeverFits,
+    PromptTooLong,
+    QueueFull,
+    Request,
+    StepOutput,
+    Token,
+)
+from engine.scheduler_config import SchedulerConfig, SchedulerStats
+from engine.waiting import WaitingQueue
+
+__all__ = [
+    "AdmitError",
+    "Chunk",
+    "EmptyPrompt",
+    "FinishReason",
+    "Finished",
+    "InvalidParam",
+    "NeverFits",
+    "PromptTooLong",
+    "QueueFull",
+    "Request",
+    "SchedPolicy",
+    "ScheduleOutput",
+    "Scheduler",
+    "SchedulerConfig",
+    "SchedulerStats",
+    "StepOutput",
+    "Token",
+]
+
+_by_rank = attrgetter("rank")
+
+
+class Scheduler:
+    """Decides who runs, who waits and who is preempted. See the module's invariants."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: BlockSpace,
+        prefill_policy: PrefillPolicy | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """Start with nothing to do.
+
+        Args:
+            config: the limits.
+            blocks: the memory; nobody else may allocate from it.
+            prefill_policy: how prompts are cut; WholePrompt if None.
+            clock: gives the arrival tick of requests that bring none; counts steps if None.
+        """
+        self.config = config
+        self.blocks = blocks
+        self._prefill_policy = WholePrompt() if prefill_policy is None else prefill_policy
+        self._clock = clock or (lambda: self._steps)
+        self._states: dict[int, RequestState] = {}
+        self._waiting = WaitingQueue()
+        self._running: list[RequestState] = []
+        self._plan = Plan(0)
+        self._next_id = 0
+        self._waiting_preempted = 0
+        self._waiting_blocks = 0
+        self._preemptions = 0
+        self._recomputed = 0
+        self._steps = 0
+
+    # ---- requests come and go -------------------------------------------------------
+
+    def add(self, request: Request) -> int:
+        """Queue a request and return its id; the lists it brings are copied.
+
+        Raises:
+            AdmitError, InvalidParam: what can never run, as ``sequence_limit`` says.
+            QueueFull: max_waiting new requests wait already.
+        """
+        config = self.config
+        end = sequence_limit(request, config.max_model_len, self.blocks)
+        fresh = len(self._waiting) - self._waiting_preempted
+        if fresh >= config.max_waiting:
+            raise QueueFull(fresh, config.max_waiting)
+        id = self._next_id
+        self._next_id += 1
+        arrival = self._clock() if request.arrival is None else request.arrival
+        rank = rank_of(config.policy, config.aging_steps, request.priority, arrival, id)
+        tokens = [*request.prompt, *request.generated]
+        state = RequestState(id, rank, tokens, len(request.prompt), end)
+        self._states[id] = state
+        self._enqueue(state)
+        return id
+
+    def abort(self, id: int) -> None:
+        """Drop a request, wherever it is; an unknown or ended one is left alone.
+
+        Its blocks are free at once. What a step in flight makes of it is ignored.
+        """
+        state = self._states.pop(id, None)
+        if state is None:
+            return
+        if state.seated:
+            self._unseat(state)
+        else:
+            self._waiting.discard(id)
+            self._leave_queue(state)
+
+    # ---- one step -------------------------------------------------------------------
+
+    def schedule(self) -> ScheduleOutput:
+        """Plan the next step; an earlier plan without results is given up.
+
+        Returns:
+            At most max_batch_tokens tokens (or one longer whole prompt) of at most
+            max_seqs requests.
+        """
+        self._steps += 1
+        plan = self._plan = Plan(self.config.max_batch_tokens)
+        prefilling = self._plan_decodes(plan)
+        if self._plan_prefills(plan, prefilling):
+            self._plan_admissions(plan)
+        return ScheduleOutput(plan.prefill, plan.decode, plan.preempted)
+
+    def on_step(self, outputs: Iterable[StepOutput]) -> list[Token | Finished]:
+        """Take the results of the last plan.
+
+        Outputs for requests that the plan does not sample from, or that were aborted
+        since, are ignored. A row that should have an output and has none stays as it
+        was and is planned again.
+
+        Returns:
+            In row order a Token for each output, followed by Finished where it ended.
+        """
+        plan, self._plan = self._plan, Plan(0)
+        outcome = {output.id: output for output in outputs}
+        events: list[Token | Finished] = []
+        states = self._states
+        for state, end in plan.chunk_rows:
+            if state.id not in states:
+                continue
+            if end < len(state.tokens):
+                self._advance(state, end)
+            elif (output := outcome.get(state.id)) is not None:
+                self._advance(state, end)
+                self._extend(state, output, events)
+        for state in plan.decode_rows:
+            if state.id in states and (output := outcome.get(state.id)) is not None:
+                state.computed += 1
+                self._extend(state, output, events)
+        return events
+
+    # ---- what others ask ------------------------------------------------------------
+
+    def tokens(self, id: int) -> Sequence[int]:
+        """Return the tokens of an unfinished request, prompt and generated.
+
+        The list is live, not a copy: it grows with ``on_step`` and is not to be changed.
+
+        Raises:
+            KeyError: the request is unknown or has ended.
+        """
+        return self._states[id].tokens
+
+    def prompt_len(self, id: int) -> int:
+        """Return how many of an unfinished request's tokens are its prompt.
+
+        Raises:
+            KeyError: the request is unknown or has ended.
+        """
+        return self._states[id].prompt_len
+
+    def running(self) -> list[int]:
+        """Return the ids of the requests that hold blocks, highest rank first."""
+        return [state.id for state in self._running]
+
+    def unfinished(self) -> int:
+        """Return how many requests wait or run."""
+        return len(self._states)
+
+    def has_unfinished(self) -> bool:
+        """Return whether any request waits or runs."""
+        return bool(self._states)
+
+    def stats(self) -> SchedulerStats:
+        """Return where the scheduler stands."""
+        return SchedulerStats(
+            total_blocks=self.blocks.total_blocks,
+            free_blocks=self.blocks.free_blocks,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            waiting_blocks=self._waiting_blocks,
+            preemptions=self._preemptions,
+            recomputed_tokens=self._recomputed,
+            steps=self._steps,
+        )
+
+    # ---- admission ------------------------------------------------------------------
+
+    def _enqueue(self, state: RequestState) -> None:
+        self._waiting.push(state.rank, state.id)
+        self._waiting_blocks += blocks_for(len(state.tokens), self.blocks.block_tokens)
+        self._waiting_preempted += state.preempted
+
+    def _leave_queue(self, state: RequestState) -> None:
+        self._waiting_blocks -= blocks_for(len(state.tokens), self.blocks.block_tokens)
+        self._waiting_preempted -= state.preempted
+
+    def _unseat(self, state: RequestState) -> None:
+        """Take a running request's seat and blocks."""
+        del self._running[bisect_left(self._running, state.rank, key=_by_rank)]
+        state.seated = False
+        self.blocks.release(state.id, state.tokens[: state.computed])
+
+    # ---- the three phases -----------------------------------------------------------
+
+    def _plan_decodes(self, plan: Plan) -> list[RequestState]:
+        """Phase 1: every decode that budget and memory allow, highest rank first.
+
+        Returns:
+            The prefills in progress that it passed, in rank order. It passes all of
+            them unless the budget ran out.
+        """
+        running, budget = self._running, plan.budget
+        prefilling: list[RequestState] = []
+        place = 0
+        # A victim is always the tail, so nothing before ``place`` moves.
+        while place < len(running) and len(plan.decode) < budget:
+            state = running[place]
+            place += 1
+            total = len(state.tokens)
+            if total - state.computed > 1:
+                prefilling.append(state)
+            elif self._make_room(state, total, plan):
+                plan.decode.append(state.id)
+                plan.decode_rows.append(state)
+        plan.budget -= len(plan.decode)
+        return prefilling
+
+    def _make_room(self, state: RequestState, total: int, plan: Plan) -> bool:
+        """Grow a decode's table, preempting from the tail; False if it was itself the tail."""
+        while True:
+            try:
+                self.blocks.append_slot(state.id, total)
+            except NoCapacity:
+                victim = self._running[-1]
+                self._preempt(victim)
+                plan.preempted.append(victim.id)
+                if victim is state:
+                    return False
+            else:
+                return True
+
+    def _preempt(self, state: RequestState) -> None:
+        self._unseat(state)
+        state.high = max(state.high, state.computed)
+        state.computed = 0
+        state.preempted = True
+        self._preemptions += 1
+        self._enqueue(state)
+
+    def _plan_prefills(self, plan: Plan, prefilling: list[RequestState]) -> bool:
+        """Phase 2: the next chunk of every prefill in progress, in rank order.
+
+        Returns:
+            Whether all of them moved; if not, nobody may be admitted past them.
+        """
+        for state in prefilling:
+            length = self._granted(state, plan)
+            if length == 0:
+                return False
+            plan.add_chunk(state, length)
+        return True
+
+    def _plan_admissions(self, plan: Plan) -> None:
+        """Phase 3: seats for those who wait, in rank order, up to the first that does not fit."""
+        while self._waiting and len(self._running) < self.config.max_seqs:
+            state = self._states[self._waiting.peek()]
+            if self._granted(state, plan) == 0:
+                return
+            try:
+                allocation = self.blocks.allocate(state.id, state.tokens)
+            except NoCapacity:
+                return
+            self._waiting.pop()
+            self._leave_queue(state)
+            # Whatever a cache holds, one token is left to compute: its logits are needed.
+            state.computed = min(allocation.cached_tokens, len(state.tokens) - 1)
+            state.seated = True
+            insort(self._running, state, key=_by_rank)
+            # Asked again, since a cache hit leaves less to compute. A policy that grants
+            # nothing now leaves a prefill in progress for the next step.
+            length = self._granted(state, plan)
+            if length == 0:
+                return
+            plan.add_chunk(state, length)
+
+    def _granted(self, state: RequestState, plan: Plan) -> int:
+        if plan.budget <= 0:
+            return 0
+        remaining = len(state.tokens) - state.computed
+        return self._prefill_policy.chunk_len(remaining, plan.budget, plan.empty)
+
+    # ---- results --------------------------------------------------------------------
+
+    def _advance(self, state: RequestState, end: int) -> None:
+        self._recomputed += max(0, min(end, state.high) - state.computed)
+        state.computed = end
+
+    def _extend(
+        self, state: RequestState, output: StepOutput, events: list[Token | Finished]
+    ) -> None:
+        state.tokens.append(output.token)
+        events.append(Token(state.id, output.token))
+        if output.stop:
+            reason = FinishReason.STOP
+        elif len(state.tokens) >= state.end:
+            reason = FinishReason.LENGTH
+        else:
+            return
+        del self._states[state.id]
+        self._unseat(state)
+        events.append(Finished(state.id, reason))
