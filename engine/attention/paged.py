@@ -1,0 +1,180 @@
+"""Paged attention in plain torch: the same bits for a row however it was batched.
+
+Everything runs in float32, also for a bfloat16 pool: the scores keep their
+precision, and one kernel serves both.  On CPU the kernel is torch's own flash
+attention, called with shapes that depend on the row's position only (see
+:mod:`engine.attention.plan`).  Measured on torch 2.13: for one shape the bits of a
+row depend neither on the number of sequences in the call nor on the row's place,
+and across tile sizes only on whether a tile has a remainder of 1 to 3 rows.  That
+last point is the kernel's, not a promise, so :func:`find_decode_tile` tries.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.attention.plan import QUERY_TILE, AttentionPlan, ChunkTiles, DecodeGroup, key_length
+from engine.kv_pool import KVPool
+from engine.linear import NotInvariant
+
+_PROBED_POSITIONS = (0, 5, 63, 130, 511, 575, 1087)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """[n, h, rows, d] attending over [n, h, keys, d]; ``mask`` is added to the scores."""
+    if q.device.type == "cpu":
+        out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, False, attn_mask=mask, scale=scale
+        )[0]
+        return out
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+
+class TileMasks:
+    """Causal masks of query tiles, all slices of one band, which grows when needed.
+
+    The band is 0 left of the tile, a triangle over it, and -inf right of it; sliding
+    along it gives the mask of any tile at any start without a copy.
+    """
+
+    def __init__(self, group: int, device: torch.device) -> None:
+        self._group = group
+        self._device = device
+        self._reach = 0
+        self._band = torch.empty(0)
+
+    def of(self, start: int, keys: int) -> Tensor:
+        """[1, 1, group * 64, keys]: the mask of the tile that begins at ``start``."""
+        if keys > self._reach:
+            self._grow(2 * keys)
+        first = self._reach - start
+        return self._band[:, first : first + keys][None, None]
+
+    def _grow(self, reach: int) -> None:
+        rows = torch.arange(QUERY_TILE, device=self._device)
+        hidden = torch.arange(-reach, reach, device=self._device) > rows[:, None]
+        band = torch.zeros(hidden.shape, device=self._device)
+        self._band = band.masked_fill_(hidden, float("-inf")).repeat(self._group, 1)
+        self._reach = reach
+
+
+def _attend_tile(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """One query tile [kv_heads, group, 64, d] over k, v [keys, kv_heads, d]."""
+    heads, group, rows, dim = q.shape
+    out = _attend(
+        q.reshape(1, heads, group * rows, dim),
+        k.transpose(0, 1)[None],
+        v.transpose(0, 1)[None],
+        mask,
+        scale,
+    )
+    return out.reshape(heads, group, rows, dim)
+
+
+def _attend_single(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, repeat: int
+) -> Tensor:
+    """Single rows [n, kv_heads, group, d] over k, v [n, keys, kv_heads, d]."""
+    n, heads, group, dim = q.shape
+    # Not a view: a stride of 0 between rows takes another path through the kernel.
+    tile = q[:, :, :, None].repeat(1, 1, 1, repeat, 1).reshape(n, heads, group * repeat, dim)
+    out = _attend(tile, k.transpose(1, 2), v.transpose(1, 2), mask, scale)
+    return out.reshape(n, heads, group, repeat, dim)[:, :, :, 0]
+
+
+def find_decode_tile(kv_heads: int, group: int, dim: int, device: torch.device) -> int:
+    """Return how often a single row is repeated to get the bits of a full query tile.
+
+    Args:
+        kv_heads: key/value heads.
+        group: query heads for each of them.
+        dim: elements of a head.
+        device: where the kernel runs.
+
+    Raises:
+        NotInvariant: even a full tile gives a row other bits than its own tile does.
+    """
+    for repeat in (1, 2, 4, 8, 16, 32, QUERY_TILE):
+        if all(
+            _same_as_tile(position, kv_heads, group, dim, device, repeat)
+            for position in _PROBED_POSITIONS
+        ):
+            return repeat
+    raise NotInvariant(f"attention with {group} query heads a group and head size {dim}")
+
+
+def _same_as_tile(
+    position: int, heads: int, group: int, dim: int, device: torch.device, repeat: int
+) -> bool:
+    generator = torch.Generator().manual_seed(position)
+    keys, row = key_length(position), position % QUERY_TILE
+    q = torch.randn(heads, group, QUERY_TILE, dim, generator=generator).to(device)
+    k, v = torch.randn(2, keys, heads, dim, generator=generator).to(device)
+    mask = TileMasks(group, device).of(position - row, keys)
+    tiled = _attend_tile(q, k, v, mask, dim**-0.5)[:, :, row]
+    # Beside another sequence, so that dependence on the number of sequences shows too.
+    single = _attend_single(
+        q[None, :, :, row].repeat(2, 1, 1, 1),
+        k.repeat(2, 1, 1, 1),
+        v.repeat(2, 1, 1, 1),
+        mask[:, :, row : row + 1].repeat(2, 1, 1, 1),
+        dim**-0.5,
+        repeat,
+    )
+    return torch.equal(single[0], tiled) and torch.equal(single[1], tiled)
+
+
+class PagedAttention:
+    """Attention of all layers over one :class:`KVPool`."""
+
+    def __init__(self, pool: KVPool, query_heads: int) -> None:
+        heads = pool.shape.kv_heads
+        self.decode_tile = find_decode_tile(
+            heads, query_heads // heads, pool.shape.head_dim, pool.device
+        )
+        self._pool = pool
+        self._group = query_heads // heads
+        self._masks = TileMasks(self._group, pool.device)
+
+    def run(
+        self, plan: AttentionPlan, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float
+    ) -> Tensor:
+        """Store the rows' K and V, then attend.
+
+        Args:
+            plan: the step's plan.
+            layer: which layer's K and V.
+            q: [rows, heads, d].
+            k: [rows, kv_heads, d].
+            v: [rows, kv_heads, d].
+            scale: factor of the scores.
+
+        Returns:
+            [rows, heads, d] in q's dtype.
+        """
+        self._pool.write(layer, plan.slots, k, v)
+        out = torch.empty_like(q)
+        grouped = q.float().unflatten(1, (self._pool.shape.kv_heads, self._group))
+        for decodes in plan.decodes:
+            self._decode(decodes, layer, grouped, scale, out)
+        for chunk in plan.chunks:
+            self._prefill(chunk, layer, grouped, scale, out)
+        return out
+
+    def _decode(self, group: DecodeGroup, layer: int, q: Tensor, scale: float, out: Tensor) -> None:
+        k, v = self._pool.read(layer, group.key_slots)
+        rows = _attend_single(q[group.rows], k, v, group.mask, scale, self.decode_tile)
+        out[group.rows] = rows.flatten(1, 2).to(out.dtype)
+
+    def _prefill(self, chunk: ChunkTiles, layer: int, q: Tensor, scale: float, out: Tensor) -> None:
+        k, v = self._pool.read(layer, chunk.key_slots)
+        for tile in chunk.tiles:
+            rows = slice(tile.first_row, tile.first_row + tile.rows)
+            within = slice(tile.offset, tile.offset + tile.rows)
+            padded = q.new_zeros(QUERY_TILE, *q.shape[1:])
+            padded[within] = q[rows]
+            mask = self._masks.of(tile.start, tile.keys)
+            attended = _attend_tile(
+                padded.permute(1, 2, 0, 3), k[: tile.keys], v[: tile.keys], mask, scale
+            )
+            out[rows] = attended.permute(2, 0, 1, 3)[within].flatten(1, 2).to(out.dtype)
