@@ -88,6 +88,7 @@ class Scheduler:
         self.config = config
         self.blocks = blocks
         self._prefill_policy = WholePrompt() if prefill_policy is None else prefill_policy
+        self._steps = 0
         self._clock = clock or (lambda: self._steps)
         self._states: dict[int, RequestState] = {}
         self._waiting = WaitingQueue()
@@ -98,7 +99,6 @@ class Scheduler:
         self._waiting_blocks = 0
         self._preemptions = 0
         self._recomputed = 0
-        self._steps = 0
 
     # ---- requests come and go -------------------------------------------------------
 
