@@ -1,0 +1,245 @@
+"""ServeConfig: every setting of a deployment, documented in place.
+
+The command line, ``serve.yaml`` and ``build_app`` all make one of these, so a setting has
+one name, one default and one check.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from deployments.validation import explain
+from engine.rank import SchedPolicy
+
+DEMO_MODEL = "demo"
+DEMO_NAME = "SmolLM2-135M-Instruct"
+
+# The router's and the engine's clocks tick in milliseconds of wall-clock time.
+TICKS_PER_SECOND = 1000
+
+
+class ConfigError(ValueError):
+    """A setting is wrong; the message is one line that names it, its value and its limit."""
+
+
+class ServeConfig(BaseModel):
+    """How a model is served.
+
+    Make one with ``ServeConfig.of``, which turns what is wrong into one line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    model: str = Field(
+        default=DEMO_MODEL,
+        min_length=1,
+        description="What to serve: `demo` for the packaged SmolLM2-135M-Instruct, "
+        "a local folder, or a name on the Hugging Face Hub.",
+    )
+    served_model_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The model's name in the API. Default: as `model` says, "
+        f"for the demo model {DEMO_NAME}.",
+    )
+    replicas: int = Field(
+        default=2, ge=1, le=1024, description="Copies of the model, each with memory of its own."
+    )
+    gateways: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="HTTP front ends; one serves thousands of tokens a second.",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(default=8000, ge=1, le=65535, description="TCP port to listen on.")
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        default="auto", description="Number format of the weights; `auto` takes the model's own."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto",
+        description="Where a replica computes; `auto` takes a GPU if it was given one.",
+    )
+    num_gpus_per_replica: float = Field(
+        default=0.0,
+        ge=0,
+        description="GPUs that Ray sets aside for a replica: a share below 1, or a whole number.",
+    )
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="CPU threads that a replica computes with. "
+        "Default: the machine's cores divided by `replicas`, at least 1.",
+    )
+    max_model_len: int | None = Field(
+        default=None,
+        ge=2,
+        description="Longest prompt and answer together, in tokens. Default: the model's context.",
+    )
+    max_num_seqs: int = Field(
+        default=64, ge=1, description="Requests that a replica computes in one step at most."
+    )
+    max_num_batched_tokens: int = Field(
+        default=2048,
+        ge=1,
+        description="Tokens that one step computes at most; a longer prompt has a step alone "
+        "unless `prefill_chunk` cuts it.",
+    )
+    prefill_chunk: int | None = Field(
+        default=None,
+        ge=1,
+        description="Compute prompts in pieces of at most this many tokens, so that a long one "
+        "does not hold up others. Default: each prompt whole.",
+    )
+    block_size: int = Field(
+        default=16, ge=1, le=1024, description="Tokens in one block of the KV cache."
+    )
+    num_blocks: int | None = Field(
+        default=None,
+        ge=1,
+        description="Blocks of a replica's KV cache. Default: as many as its memory holds.",
+    )
+    max_waiting: int = Field(
+        default=256, ge=1, description="Requests that wait inside one replica at most."
+    )
+    max_queued: int = Field(
+        default=1024,
+        ge=0,
+        description="Requests that wait in the router at most; one more gets a 429.",
+    )
+    lookahead: int = Field(
+        default=2,
+        ge=0,
+        description="Requests that the router places on a replica beyond what fits now, so that "
+        "none of its steps starves. 0 keeps all waiting requests where they can be reordered.",
+    )
+    scheduling_policy: SchedPolicy = Field(
+        default=SchedPolicy.PRIORITY,
+        strict=False,
+        description="`priority` with aging, or `fcfs`: first come, first served.",
+    )
+    aging_seconds: float = Field(
+        default=10.0,
+        ge=0.001,
+        le=1_000_000,
+        description="Seconds of waiting that one level of priority is worth: a request of "
+        "priority 0 goes before those of priority P that come P times this long after it.",
+    )
+    max_priority: int = Field(
+        default=1_000_000, ge=0, description="Priorities are accepted from minus this to plus this."
+    )
+    vllm_priority: bool = Field(
+        default=False,
+        description="Read the body's `priority` as vLLM does, lower being more urgent. "
+        "The X-TL-Priority header is not touched by this.",
+    )
+    api_key: SecretStr | None = Field(
+        default=None,
+        description="Key that clients send as `Authorization: Bearer KEY`. Default: open to all.",
+    )
+    max_body_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1024, description="Larger request bodies get a 413."
+    )
+    max_prompts: int = Field(
+        default=128, ge=1, description="Prompts in one request to /v1/completions at most."
+    )
+    report_interval_s: float = Field(
+        default=0.02,
+        gt=0,
+        le=10,
+        description="A replica that works reports to the router at most this often, in seconds; "
+        "at once when blocks come free.",
+    )
+    heartbeat_s: float = Field(
+        default=1.0, gt=0, le=60, description="An idle replica reports this often, in seconds."
+    )
+    stall_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="A replica that has work but finishes no step for this long, in seconds, "
+        "is unhealthy and is replaced.",
+    )
+    drain_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="When a deployment stops or changes, running requests get this long to end, "
+        "in seconds.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least serious messages that are logged."
+    )
+
+    @field_validator("num_gpus_per_replica")
+    @classmethod
+    def _whole_gpus_above_one(cls, value: float) -> float:
+        if value > 1 and not value.is_integer():
+            raise ValueError(f"must be a share below 1 or a whole number, not {value:g}")
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _key_fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
+        key = None if value is None else value.get_secret_value()
+        if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+            raise ValueError("must be printable ASCII characters without spaces")
+        return value
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> Self:
+        """Make a configuration from plain data, as from YAML; None is a setting's default.
+
+        Raises:
+            ConfigError: unknown setting or wrong value; never repeats the API key.
+        """
+        try:
+            return cls.model_validate({k: v for k, v in args.items() if v is not None})
+        except ValidationError as error:
+            raise ConfigError(explain(error, {"api_key"}).message) from None
+
+    def to_args(self) -> dict[str, Any]:
+        """Return plain data that ``of`` makes an equal configuration from.
+
+        The API key is in it, in clear: not for logs.
+        """
+        args = self.model_dump(mode="json")
+        if self.api_key is not None:
+            args["api_key"] = self.api_key.get_secret_value()
+        return args
+
+    @property
+    def key(self) -> str | None:
+        """The API key in clear."""
+        return None if self.api_key is None else self.api_key.get_secret_value()
+
+    @property
+    def name(self) -> str:
+        """The model's name in the API."""
+        if self.served_model_name is not None:
+            return self.served_model_name
+        return DEMO_NAME if self.model == DEMO_MODEL else self.model
+
+    @property
+    def aging_ticks(self) -> int:
+        """Aging for one level of priority, in milliseconds, at least 1."""
+        return round(self.aging_seconds * TICKS_PER_SECOND)
+
+    @property
+    def threads_per_replica(self) -> int:
+        """CPU threads that a replica computes with, at least 1."""
+        if self.threads is not None:
+            return self.threads
+        return max(1, len(os.sched_getaffinity(0)) // self.replicas)
+
+
+def settings_table() -> str:
+    """Return a Markdown table of all settings, for the documentation."""
+    rows = ["| setting | flag | default | meaning |", "|---|---|---|---|"]
+    defaults = ServeConfig().to_args()
+    for name, field in ServeConfig.model_fields.items():
+        default = defaults[name]
+        shown = "" if default is None else f"`{str(default).lower()}`"
+        flag = "`MODEL`" if name == "model" else f"`--{name.replace('_', '-')}`"
+        rows.append(f"| `{name}` | {flag} | {shown} | {field.description} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,119 @@
+"""POST /v1/chat/completions: messages in, one assistant's turn out."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from jinja2 import TemplateError
+
+from deployments.openai.body import read_object
+from deployments.openai.call import (
+    Call,
+    Choice,
+    Served,
+    Shape,
+    jobs_of,
+    new_id,
+    priority_of,
+    require_model,
+    tier_used,
+)
+from deployments.openai.errors import BadRequest
+from deployments.openai.models import ChatRequest, validated
+from deployments.openai.unbuilt import CHAT, refuse_unbuilt
+
+
+class ChatTokenizer(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    chat_template: Any
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall(Call):
+    """A call whose answer is an assistant's turn."""
+
+    object: ClassVar[str] = "chat.completion"
+    shape: ClassVar[Shape] = Shape(
+        object="chat.completion.chunk",
+        opening='"delta":{"role":"assistant","content":""}',
+        text='"delta":{"content":',
+        after="}",
+        closing='"delta":{}',
+    )
+
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": choice.finish.value,
+        }
+
+
+def prepare(
+    body: bytes,
+    headers: Mapping[str, str],
+    tokenizer: ChatTokenizer,
+    served: Served,
+    rng: random.Random,
+    now: float,
+) -> ChatCall:
+    """Understand a request, or refuse it; everything that can be refused is, here.
+
+    Tokenising takes milliseconds for a long prompt: call this off the event loop.
+
+    Args:
+        body: as it came.
+        headers: looked up in lower case.
+        tokenizer: of the served model.
+        served: the model and its bounds.
+        rng: for the id and for seeds that the client did not give.
+        now: Unix time in seconds.
+
+    Raises:
+        BadRequest: 400.
+        NotFound: another model, 404.
+    """
+    fields = read_object(body)
+    require_model(fields, served)
+    refuse_unbuilt(fields, CHAT)
+    request = validated(ChatRequest, fields)
+    priority = priority_of(request, headers, served)
+    prompt = tuple(_tokens(request, tokenizer))
+    return ChatCall(
+        id=new_id("chatcmpl", rng),
+        created=int(now),
+        model=served.name,
+        stream=request.stream,
+        include_usage=request.stream_options.include_usage,
+        priority=priority,
+        service_tier=tier_used(request.service_tier),
+        jobs=tuple(jobs_of(request, [prompt], served, None, "messages", rng)),
+    )
+
+
+def _tokens(request: ChatRequest, tokenizer: ChatTokenizer) -> list[int]:
+    if not tokenizer.chat_template:
+        raise BadRequest("The model has no chat template; use /v1/completions.", "messages")
+    try:
+        text = tokenizer.apply_chat_template(
+            [message.for_template() for message in request.messages],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    except TemplateError as error:
+        # Templates refuse what the model was not trained on, e.g. two user turns in a row.
+        raise BadRequest(
+            f"The model's chat template refuses the messages: {error}.", "messages"
+        ) from None
+    # The template writes all special tokens itself: adding the tokenizer's own would
+    # give a second beginning-of-sequence token.
+    return tokenizer.encode(text, add_special_tokens=False)

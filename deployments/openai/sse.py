@@ -1,0 +1,119 @@
+"""Server-sent events, framed as the clients in use read them.
+
+``data: `` with one space, one line an event, LF only, ``data: [DONE]`` last. The format
+is in the HTML standard, section "Server-sent events".
+
+Everything of a chunk that does not change from token to token is made once for each
+choice, so a token costs one JSON string and one concatenation.
+"""
+
+import json
+from typing import Any, Final
+
+from deployments.openai.call import Call, Usage
+from deployments.openai.errors import ApiError
+from engine.request import FinishReason
+
+MEDIA_TYPE: Final = "text/event-stream"
+HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+# JSON escapes the control characters below U+0020, but these three too end a line for
+# clients that split decoded text by Unicode's rules, as Python's splitlines does.
+_LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+def compact(value: Any) -> str:
+    """Return ``value`` as JSON on one line, whatever a reader takes for a line's end."""
+    text = _dumps(value)
+    return text if text.isascii() else text.translate(_LINE_ENDS)
+
+
+def event(value: Any) -> bytes:
+    """Return one event that carries ``value`` as JSON."""
+    return f"data: {compact(value)}\n\n".encode()
+
+
+def error_events(error: ApiError) -> bytes:
+    """Return the end of a stream that failed after its first byte.
+
+    A stream that just ends is read as a success, so the error is an event of its own.
+    """
+    return event(error.envelope()) + DONE
+
+
+class EventStream:
+    """The events of one call: give it what each choice gains, send what it returns.
+
+    Joined deltas are the text; each choice has one opening and one end.
+    """
+
+    def __init__(self, call: Call, fingerprint: str | None = None) -> None:
+        """Begin a stream.
+
+        Args:
+            call: gives the shape, the id and what the client asked to see.
+            fingerprint: of the replica's numerics; may be set later, up to the first push.
+        """
+        self.fingerprint = fingerprint
+        self._call = call
+        self._shape = call.shape
+        self._heads: dict[int, str] = {}
+        usage = ',"usage":null' if call.include_usage else ""
+        self._tail = f',"logprobs":null,"finish_reason":null}}]{usage}}}\n\n'
+        self._last_tail = f"}}]{usage}}}\n\n"
+        self._text_tail = self._shape.after + self._tail
+
+    def push(self, index: int, text: str, finish: FinishReason | None = None) -> bytes:
+        """Return the events for what a choice gained in one step; empty if there are none.
+
+        Args:
+            index: of the choice.
+            text: new text, "" if the new token does not show yet.
+            finish: set with the choice's last text.
+        """
+        head = self._heads.get(index)
+        opening = ""
+        if head is None:
+            head = self._heads[index] = self._head(index)
+            if self._shape.opening is not None:
+                opening = head + self._shape.opening + self._tail
+            elif not text and finish is None:
+                opening = head + self._shape.text + '""' + self._text_tail
+        events = opening
+        if text:
+            events += head + self._shape.text + compact(text) + self._text_tail
+        if finish is not None:
+            reason = f',"logprobs":null,"finish_reason":"{finish.value}"'
+            events += head + self._shape.closing + reason + self._last_tail
+        return events.encode()
+
+    def end(self, usage: Usage) -> bytes:
+        """Return the end of a stream whose choices all ended."""
+        if not self._call.include_usage:
+            return DONE
+        return event({**self._common(), "choices": [], "usage": usage.body()}) + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        """Return the end of a stream that cannot go on."""
+        return error_events(error)
+
+    def _common(self) -> dict[str, Any]:
+        call = self._call
+        common = {
+            "id": call.id,
+            "object": self._shape.object,
+            "created": call.created,
+            "model": call.model,
+            "system_fingerprint": self.fingerprint,
+        }
+        return (
+            common if call.service_tier is None else {**common, "service_tier": call.service_tier}
+        )
+
+    def _head(self, index: int) -> str:
+        # Without the object's closing brace, which the tails bring.
+        return f'data: {compact(self._common())[:-1]},"choices":[{{"index":{index},'
