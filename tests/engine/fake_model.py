@@ -1,0 +1,145 @@
+"""A model without weights, whose answers are known, and a driver for the scheduler.
+
+It keeps a real pool: the "K and V" of a position is the token itself, written into the
+block and slot that the block table names. The next token is made from what is *read
+back* through the table, so a lost block, a block in two tables, a position that was
+never computed, or a prompt computed without what was generated gives a wrong answer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from engine.blocks import FreeListBlocks
+from engine.invariants import check_invariants
+from engine.prefill import PrefillPolicy
+from engine.scheduler import (
+    Finished,
+    FinishReason,
+    Request,
+    ScheduleOutput,
+    Scheduler,
+    SchedulerConfig,
+    StepOutput,
+    Token,
+)
+
+VOCABULARY = 997
+
+NextToken = Callable[[Sequence[int], Sequence[int]], int]
+
+
+def greedy(prompt: Sequence[int], generated: Sequence[int]) -> int:
+    """Return a token that depends on every token so far and on their order."""
+    state = 7
+    for token in (*prompt, *generated):
+        state = (state * 1_000_003 + token + 1) % (2**31 - 1)
+    return state % VOCABULARY
+
+
+def answer(prompt: Sequence[int], count: int, next_token: NextToken = greedy) -> list[int]:
+    """Return what the model says to ``prompt``, worked out without any scheduling."""
+    generated: list[int] = []
+    for _ in range(count):
+        generated.append(next_token(prompt, generated))
+    return generated
+
+
+def make_scheduler(
+    blocks: int = 64,
+    block_tokens: int = 4,
+    prefill: PrefillPolicy | None = None,
+    clock: Callable[[], int] | None = None,
+    **config: object,
+) -> Scheduler:
+    """Return a scheduler over blocks 0..blocks-1 with small, roomy limits."""
+    limits: dict[str, object] = {
+        "max_seqs": 8,
+        "max_batch_tokens": 64,
+        "max_waiting": 64,
+        "policy": "fcfs",
+        "aging_steps": 4,
+        "max_model_len": 256,
+    }
+    limits.update(config)
+    pool = FreeListBlocks(block_tokens, range(blocks))
+    return Scheduler(SchedulerConfig(**limits), pool, prefill, clock)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeModel:
+    """Runs a scheduler's plans and collects what comes out of each request."""
+
+    scheduler: Scheduler
+    next_token: NextToken = greedy
+    stop_token: int | None = None
+    plans: list[ScheduleOutput] = field(default_factory=list)
+    generated: dict[int, list[int]] = field(default_factory=dict)
+    reasons: dict[int, FinishReason] = field(default_factory=dict)
+    memory: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def add(self, prompt: Sequence[int], max_tokens: int = 4, **fields: object) -> int:
+        """Queue a request and return its id."""
+        id = self.scheduler.add(Request(list(prompt), max_tokens, **fields))  # type: ignore[arg-type]
+        self.generated[id] = []
+        return id
+
+    def forward(self, plan: ScheduleOutput) -> list[StepOutput]:
+        """Compute the rows of ``plan``: write K and V, then sample from what is there."""
+        tables = {}
+        for chunk in plan.prefill:
+            tables[chunk.id] = self._write(chunk.id, chunk.start, chunk.start + chunk.len)
+        for id in plan.decode:
+            total = len(self.scheduler.tokens(id))
+            tables[id] = self._write(id, total - 1, total)
+        sampled = [chunk.id for chunk in plan.prefill if chunk.last] + plan.decode
+        return [self._sample(id, tables[id]) for id in sampled]
+
+    def step(self) -> list[Token | Finished]:
+        """Do one step, check every invariant, and return its events."""
+        plan = self.scheduler.schedule()
+        return self.finish(plan, self.forward(plan))
+
+    def finish(self, plan: ScheduleOutput, outputs: Sequence[StepOutput]) -> list[Token | Finished]:
+        """Hand the results of ``plan`` in and note what they mean."""
+        self.plans.append(plan)
+        check_limits(self.scheduler.config, plan)
+        events = self.scheduler.on_step(outputs)
+        for event in events:
+            if isinstance(event, Token):
+                self.generated[event.id].append(event.token)
+            else:
+                self.reasons[event.id] = event.reason
+        check_invariants(self.scheduler)
+        return events
+
+    def run(self, steps: int = 2000) -> None:
+        """Step until nothing is left to do; a scheduler that gets stuck fails here."""
+        for _ in range(steps):
+            if not self.scheduler.has_unfinished():
+                return
+            self.step()
+        raise AssertionError(f"unfinished after {steps} steps: {self.scheduler.stats()}")
+
+    def _write(self, id: int, start: int, end: int) -> Sequence[int]:
+        size = self.scheduler.blocks.block_tokens
+        table, tokens = self.scheduler.blocks.block_table(id), self.scheduler.tokens(id)
+        for position in range(start, end):
+            self.memory[table[position // size], position % size] = tokens[position]
+        return table
+
+    def _sample(self, id: int, table: Sequence[int]) -> StepOutput:
+        size = self.scheduler.blocks.block_tokens
+        total = len(self.scheduler.tokens(id))
+        seen = [self.memory[table[at // size], at % size] for at in range(total)]
+        cut = self.scheduler.prompt_len(id)
+        token = self.next_token(seen[:cut], seen[cut:])
+        return StepOutput(id, token, stop=token == self.stop_token)
+
+
+def check_limits(config: SchedulerConfig, plan: ScheduleOutput) -> None:
+    """Check that a step keeps to its budget of tokens and of sequences."""
+    rows = [*(chunk.id for chunk in plan.prefill), *plan.decode]
+    assert len(rows) == len(set(rows)) <= config.max_seqs
+    assert not set(rows) & set(plan.preempted)
+    cost = sum(chunk.len for chunk in plan.prefill) + len(plan.decode)
+    assert cost <= config.max_batch_tokens or len(rows) == 1
