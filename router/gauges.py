@@ -1,0 +1,76 @@
+"""Gauges: a snapshot of the router for metrics, health and autoscaling."""
+
+from dataclasses import dataclass
+
+from router.account import Account
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGauges:
+    """One replica as the router sees it.
+
+    Attributes:
+        replica: its name.
+        age_s: seconds since its newest report came.
+        suspect: no report for `RouterConfig.suspect_after_s`. Placement goes on all the same.
+        open: whether it may get anything (no QueueFull since its last report, queue not full).
+        total_blocks, free_blocks, running, waiting: as it reported.
+        effective_free_blocks: free blocks less its own queue and charges; may be negative.
+        charged: grants that no report counts yet.
+        grants: grants that live.
+    """
+
+    replica: str
+    age_s: float
+    suspect: bool
+    open: bool
+    total_blocks: int
+    free_blocks: int
+    effective_free_blocks: int
+    running: int
+    waiting: int
+    charged: int
+    grants: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """The router.
+
+    Attributes:
+        queued: tickets that wait in the router.
+        max_queued: how many may.
+        oldest_wait_s: how long the one that waits longest has waited since its first acquire.
+        expecting: replicas that are meant to be there.
+        placed_total, bounced_total, busy_total: placements, placements that came back with
+            QueueFull, and Busy answers since the start.
+        replicas: in the order in which they joined.
+    """
+
+    queued: int
+    max_queued: int
+    oldest_wait_s: float
+    expecting: int
+    placed_total: int
+    bounced_total: int
+    busy_total: int
+    replicas: tuple[ReplicaGauges, ...]
+
+
+def replica_gauges(account: Account, now: float, suspect_after_s: float) -> ReplicaGauges:
+    """Read an account at ``now``, in seconds of the router's clock."""
+    figures = account.figures
+    age_s = now - account.reported_at
+    return ReplicaGauges(
+        replica=figures.replica,
+        age_s=age_s,
+        suspect=age_s > suspect_after_s,
+        open=account.open,
+        total_blocks=figures.total_blocks,
+        free_blocks=figures.free_blocks,
+        effective_free_blocks=account.free_blocks,
+        running=figures.running,
+        waiting=figures.waiting,
+        charged=len(account.charged),
+        grants=account.grants,
+    )

@@ -1,0 +1,240 @@
+"""Ledger: who holds what on which replica, and which replica has the most left."""
+
+from collections.abc import Container
+
+from router.account import Account, Grant, OrderKey
+from router.heap import LazyHeap
+from router.queue import Entry
+from router.report import Report
+from router.ticket import Ticket
+
+_REMEMBERED_LOSSES = 1024
+
+
+class Ledger:
+    """The accounts of all replicas and the grants in them.
+
+    Invariants:
+    - An id has at most one grant, on one replica; ``_home`` says where.
+    - ``_roomy`` holds the replicas that are open and have a free seat, ``_spare`` those that
+      would take one more request beyond what fits; both by `Account.order`. Every change of an
+      account ends in `_index`, so choosing a replica costs the logarithm of their number.
+    """
+
+    def __init__(self, lookahead: int) -> None:
+        """Start with no replica.
+
+        Args:
+            lookahead: requests beyond what fits that may be placed on one replica, >= 0.
+        """
+        self._lookahead = lookahead
+        self._accounts: dict[str, Account] = {}
+        self._home: dict[str, Account] = {}
+        self._roomy: LazyHeap[OrderKey] = LazyHeap()
+        self._spare: LazyHeap[OrderKey] = LazyHeap()
+        self._lost_at: dict[str, int] = {}  # lost replica -> last seq that counts as its old life
+        self._joined = 0
+        self._turn = 0
+        self._smallest = 0
+        self._largest = 0
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    @property
+    def largest(self) -> int:
+        """Blocks of the largest replica, 0 without replicas."""
+        return self._largest
+
+    @property
+    def grants(self) -> int:
+        """Grants that live, on all replicas."""
+        return len(self._home)
+
+    def accounts(self) -> tuple[Account, ...]:
+        """All accounts, in the order in which the replicas joined. Not to be changed."""
+        return tuple(self._accounts.values())
+
+    # What a placement policy asks (`router.policy.Fleet`).
+
+    def freest(self, ticket: Ticket) -> str | None:
+        """The replica where the ticket fits that has most blocks left, else one with lookahead."""
+        if ticket.blocks_max > self._smallest:
+            return self._freest_of_the_large(ticket)
+        name = self._roomy.peek()
+        if name is not None and self._accounts[name].free_blocks >= ticket.blocks_now:
+            return name
+        return self._spare.peek()
+
+    def takes(self, replica: str, ticket: Ticket) -> bool:
+        """Whether the ticket may be placed on the replica now."""
+        account = self._accounts.get(replica)
+        return account is not None and account.takes(ticket)
+
+    def free_blocks(self, replica: str) -> int:
+        """Effective free blocks of a known replica; may be negative."""
+        return self._accounts[replica].free_blocks
+
+    def _freest_of_the_large(self, ticket: Ticket) -> str | None:
+        # Pools differ in size and some are too small for this ticket. Rare, so a plain scan.
+        able = [account for account in self._accounts.values() if account.takes(ticket)]
+        if not able:
+            return None
+        best = min(able, key=lambda account: (not account.fits(ticket), account.order))
+        return best.figures.replica
+
+    # What changes it.
+
+    def grant(self, entry: Entry, replica: str, now: float) -> None:
+        """Charge the entry's ticket, which has no grant, to a known replica."""
+        account = self._accounts[replica]
+        ticket = entry.ticket
+        self._turn += 1
+        account.charge(ticket.id, Grant(ticket.blocks_now, now, entry), self._turn)
+        self._home[ticket.id] = account
+        self._index(account)
+
+    def holder(self, ticket_id: str) -> str | None:
+        """The replica that has the ticket's grant, or None."""
+        account = self._home.get(ticket_id)
+        return None if account is None else account.figures.replica
+
+    def drop(self, ticket_id: str, *, finished: bool = False) -> Grant | None:
+        """Forget the ticket's grant, if there is one.
+
+        Args:
+            ticket_id: any id.
+            finished: its owner has seen its end, so that the replica has its blocks back.
+        """
+        account = self._home.pop(ticket_id, None)
+        if account is None:
+            return None
+        grant = account.drop(ticket_id, finished=finished)
+        self._index(account)
+        return grant
+
+    def close(self, replica: str) -> None:
+        """Place nothing on a known replica until its next report."""
+        account = self._accounts[replica]
+        account.closed = True
+        self._index(account)
+
+    def apply(self, report: Report, now: float, elsewhere: Container[str]) -> list[Grant]:
+        """Enter a report, registering a replica that was not known.
+
+        Args:
+            report: from any replica, in any order, also twice.
+            now: the router's clock, in seconds.
+            elsewhere: ids that a full report must not bring in: they wait in the queue.
+
+        Returns:
+            The grants that the report ends.
+        """
+        account = self._accounts.get(report.replica)
+        if account is None:
+            if self._is_of_a_lost_life(report):
+                return []
+            account = self._open(report, now)
+            newer = True
+        else:
+            resized = report.total_blocks != account.figures.total_blocks
+            newer = account.renew(report, now)
+            if newer and resized:
+                self._measure_pools()
+        for ticket_id in report.admitted:
+            account.name_admitted(ticket_id)
+        ended = [self._end(account, ticket_id) for ticket_id in report.ended]
+        if report.held is not None:
+            ended += self._reconcile(account, report.held, now, elsewhere, newer)
+        self._index(account)
+        return [grant for grant in ended if grant is not None]
+
+    def wants_full_report(self, replica: str) -> bool:
+        """Whether the replica's next report should carry ``held``."""
+        account = self._accounts.get(replica)
+        return account is None or account.gap
+
+    def lose(self, replica: str) -> tuple[str, ...]:
+        """Forget a replica and return the ids whose grants go with it, oldest first."""
+        account = self._accounts.pop(replica, None)
+        if account is None:
+            return ()
+        self._roomy.discard(replica)
+        self._spare.discard(replica)
+        self._lost_at.pop(replica, None)
+        self._lost_at[replica] = account.figures.seq
+        if len(self._lost_at) > _REMEMBERED_LOSSES:
+            del self._lost_at[next(iter(self._lost_at))]
+        self._measure_pools()
+        lost = (*account.admitted, *account.charged)
+        for ticket_id in lost:
+            del self._home[ticket_id]
+        return lost
+
+    def _is_of_a_lost_life(self, report: Report) -> bool:
+        """Whether a report of an unknown replica was sent before the replica was lost.
+
+        A replica that was lost by mistake comes back with a full report, which it is asked for.
+        Anything else that bears the name of a lost replica was still on its way when it died.
+        """
+        seq = self._lost_at.get(report.replica)
+        if seq is None:
+            return False
+        return report.held is None or report.seq <= seq
+
+    def _open(self, report: Report, now: float) -> Account:
+        account = Account(report, self._lookahead, self._joined, now)
+        self._joined += 1
+        self._accounts[report.replica] = account
+        self._lost_at.pop(report.replica, None)
+        self._measure_pools()
+        return account
+
+    def _end(self, account: Account, ticket_id: str) -> Grant | None:
+        # A ticket may have a grant elsewhere by now; a report speaks for its own replica alone.
+        if self._home.get(ticket_id) is not account:
+            return None
+        del self._home[ticket_id]
+        return account.name_ended(ticket_id)
+
+    def _reconcile(
+        self,
+        account: Account,
+        held: tuple[str, ...],
+        now: float,
+        elsewhere: Container[str],
+        newer: bool,
+    ) -> list[Grant | None]:
+        """Bring the grants of a replica in line with the full list of what it holds.
+
+        A charged id that is not in the list stays charged: its submit may be on its way. An
+        admitted one that is not in the list has ended, unless the list is old. Ids that are not
+        known were granted by a router before this one; their figures are in the report.
+        """
+        for ticket_id in held:
+            account.name_admitted(ticket_id)
+        if not newer:
+            return []
+        for ticket_id in held:
+            if ticket_id not in self._home and ticket_id not in elsewhere:
+                account.admitted[ticket_id] = Grant(0, now, None)
+                self._home[ticket_id] = account
+        still = set(held)
+        gone = [ticket_id for ticket_id in account.admitted if ticket_id not in still]
+        return [self._end(account, ticket_id) for ticket_id in gone]
+
+    def _measure_pools(self) -> None:
+        sizes = [account.figures.total_blocks for account in self._accounts.values()]
+        self._smallest = min(sizes, default=0)
+        self._largest = max(sizes, default=0)
+
+    def _index(self, account: Account) -> None:
+        name, order = account.figures.replica, account.order
+        if account.open and account.free_seats > 0:
+            self._roomy.put(name, order)
+        else:
+            self._roomy.discard(name)
+        if account.spare:
+            self._spare.put(name, order)
+        else:
+            self._spare.discard(name)

@@ -1,0 +1,40 @@
+"""Placement policies: which of the replicas that could take a ticket gets it.
+
+A policy only chooses. The core charges what it chose, in the same turn.
+"""
+
+from typing import Protocol
+
+from router.ticket import Ticket
+
+
+class Fleet(Protocol):
+    """What a policy can know of the replicas; asking changes nothing."""
+
+    def freest(self, ticket: Ticket) -> str | None:
+        """The replica with most effective free blocks that takes the ticket, or None.
+
+        Where it fits comes before where it would wait as lookahead. Ties: fewer grants, then
+        the one placed on least recently. Costs the logarithm of the number of replicas.
+        """
+
+    def takes(self, replica: str, ticket: Ticket) -> bool:
+        """Whether the ticket may be placed on the replica now; False for unknown names."""
+
+    def free_blocks(self, replica: str) -> int:
+        """Effective free blocks of a known replica; may be negative."""
+
+
+class PlacementPolicy(Protocol):
+    """Chooses a replica for the ticket that goes first."""
+
+    def choose(self, ticket: Ticket, fleet: Fleet) -> str | None:
+        """A replica that takes the ticket, or None: then the ticket waits, and all behind it."""
+
+
+class MostFreeBlocks:
+    """The replica with the most effective free blocks."""
+
+    def choose(self, ticket: Ticket, fleet: Fleet) -> str | None:
+        """See `PlacementPolicy.choose`."""
+        return fleet.freest(ticket)

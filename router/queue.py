@@ -1,0 +1,60 @@
+"""TicketQueue: the tickets that no replica has room for yet, in rank order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.rank import Rank
+from router.heap import LazyHeap
+from router.ticket import Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A ticket with its place in the order.
+
+    Attributes:
+        ticket: the ticket.
+        rank: fixed at the first acquire; kept when a replica sends the ticket back.
+        since: the router's clock at the first acquire, in seconds.
+    """
+
+    ticket: Ticket
+    rank: Rank
+    since: float
+
+
+class TicketQueue:
+    """Entries by rank; cancelling one is O(1), putting one in O(log n)."""
+
+    __slots__ = ("_entries", "_order")
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._order: LazyHeap[Rank] = LazyHeap()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, ticket_id: object) -> bool:
+        return ticket_id in self._entries
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All entries, the one that goes first in front; O(n log n)."""
+        return (self._entries[ticket_id] for ticket_id in self._order)
+
+    def put(self, entry: Entry) -> None:
+        """Add an entry whose ticket is not in the queue."""
+        self._entries[entry.ticket.id] = entry
+        self._order.put(entry.ticket.id, entry.rank)
+
+    def head(self) -> Entry | None:
+        """The entry that goes first, or None."""
+        ticket_id = self._order.peek()
+        return None if ticket_id is None else self._entries[ticket_id]
+
+    def take(self, ticket_id: str) -> Entry | None:
+        """Remove and return the ticket's entry, or None when it does not wait here."""
+        entry = self._entries.pop(ticket_id, None)
+        if entry is not None:
+            self._order.discard(ticket_id)
+        return entry

@@ -1,0 +1,75 @@
+"""Ticket and what the router decides about it.
+
+Tokens never come here: a ticket says how urgent a request is and how much memory it needs.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from router.errors import NeverFitsAnywhere, NoReplica
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One request that asks for a replica.
+
+    Attributes:
+        id: unique among the tickets that live. A request that was already submitted
+            somewhere and asks again (its replica died) should take a new id, so that late
+            reports about its first life cannot be mistaken for news about its second.
+        priority: higher is more urgent.
+        arrival: wall clock of the request's first arrival, in ms; never changes.
+        blocks_now: blocks of the prompt (and of tokens already generated), >= 1.
+        blocks_max: blocks at the longest the request can get, >= blocks_now.
+        again: the request had a place before (replica lost, router restarted), so it is
+            not turned away by a full queue.
+
+    Raises:
+        ValueError: unless 1 <= blocks_now <= blocks_max.
+    """
+
+    id: str
+    priority: int
+    arrival: int
+    blocks_now: int
+    blocks_max: int
+    again: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.blocks_now <= self.blocks_max:
+            raise ValueError(f"blocks_now {self.blocks_now}, blocks_max {self.blocks_max}")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The ticket goes to the replica and is charged to it."""
+
+    ticket: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A ticket that waited has left the queue, since what is known of the replicas changed."""
+
+    ticket: str
+    error: NoReplica | NeverFitsAnywhere
+
+
+Decision: TypeAlias = Placement | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What the loss of a replica did.
+
+    Attributes:
+        replica: its name.
+        tickets: ids whose grants were dropped, oldest first. They are not queued again by
+            themselves: their owners know how far they got, and acquire again.
+        decisions: about tickets that waited.
+    """
+
+    replica: str
+    tickets: tuple[str, ...]
+    decisions: list[Decision]
