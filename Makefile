@@ -49,7 +49,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 imports: $(INSTALLED)
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 # pytest comes last, so that its closing line is the last that is printed.
 test: lint types imports model
