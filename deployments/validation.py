@@ -35,7 +35,7 @@ _LIMITS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _number(value: float) -> str:
+def _number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -100,7 +100,7 @@ def _part(index: int, part: object) -> str:
 
 
 def _role(value: object) -> str:
-    if value in _UNBUILT_ROLES:
+    if isinstance(value, str) and value in _UNBUILT_ROLES:
         raise ValueError(f"{value!r} is not supported yet")
     if not isinstance(value, str) or value not in _ROLES:
         raise ValueError(f"must be one of {', '.join(sorted(_ROLES))}")

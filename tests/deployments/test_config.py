@@ -1,0 +1,100 @@
+"""Settings: their documentation, their checks, and the way through serve.yaml."""
+
+import json
+from typing import Any
+
+import pytest
+
+from deployments.config import ConfigError, ServeConfig, settings_table
+from engine.rank import SchedPolicy
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"port": 70000}, "'port' must be at most 65535, not 70000"),
+    ({"port": 0}, "'port' must be at least 1, not 0"),
+    ({"replicas": 0}, "'replicas' must be at least 1, not 0"),
+    ({"replicas": "2"}, "'replicas' must be an integer, not '2'"),
+    ({"replicas": 1.5}, "'replicas' must be an integer, not 1.5"),
+    ({"lookahead": True}, "'lookahead' must be an integer, not true"),
+    ({"lookahead": -1}, "'lookahead' must be at least 0, not -1"),
+    ({"max_model_len": 1}, "'max_model_len' must be at least 2, not 1"),
+    ({"block_size": 0}, "'block_size' must be at least 1, not 0"),
+    ({"aging_seconds": 0}, "'aging_seconds' must be at least 0.001, not 0"),
+    ({"aging_seconds": float("nan")}, "'aging_seconds' must be a finite number, not nan"),
+    ({"dtype": "int8"}, "'dtype' must be 'auto', 'bfloat16' or 'float32', not 'int8'"),
+    ({"scheduling_policy": "x"}, "'scheduling_policy' must be 'fcfs' or 'priority', not 'x'"),
+    ({"vllm_priority": 1}, "'vllm_priority' must be true or false, not 1"),
+    ({"model": ""}, "'model' must be a string of at least 1 characters, not ''"),
+    (
+        {"num_gpus_per_replica": 1.5},
+        "'num_gpus_per_replica' must be a share below 1 or a whole number, not 1.5",
+    ),
+    ({"replica": 2}, "'replica' is not a known setting"),
+]
+
+
+@pytest.mark.parametrize(("args", "line"), WRONG, ids=str)
+def test_a_wrong_setting_is_one_line_with_field_value_and_limit(
+    args: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ServeConfig.of(args)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize("key", ["", "two words", "tab\t", "schlüssel", 12345, ["s3cret"]])
+def test_a_wrong_api_key_is_refused_without_showing_it(key: Any) -> None:
+    with pytest.raises(ConfigError, match="api_key") as caught:
+        ServeConfig.of({"api_key": key})
+    assert not str(key) or str(key) not in str(caught.value)
+
+
+def test_every_setting_is_documented_in_place() -> None:
+    for name, field in ServeConfig.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name
+
+
+def test_the_table_has_a_row_for_each_setting() -> None:
+    rows = settings_table().splitlines()
+    assert len(rows) == 2 + len(ServeConfig.model_fields)
+    assert any(row.startswith("| `lookahead` | `--lookahead` | `2` |") for row in rows)
+    assert all(row.count("|") == 5 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"api_key": "s3cret", "scheduling_policy": "fcfs", "num_gpus_per_replica": 1},
+        {"model": "/models/x", "served_model_name": "x", "num_blocks": 64, "threads": 3},
+    ],
+    ids=str,
+)
+def test_a_configuration_survives_the_way_through_json(args: dict[str, Any]) -> None:
+    config = ServeConfig.of(args)
+    assert ServeConfig.of(json.loads(json.dumps(config.to_args()))) == config
+
+
+def test_none_is_a_settings_default() -> None:
+    assert ServeConfig.of(dict.fromkeys(ServeConfig.model_fields)) == ServeConfig()
+
+
+def test_the_key_is_not_in_what_is_logged() -> None:
+    config = ServeConfig.of({"api_key": "s3cret"})
+    assert "s3cret" not in f"{config!r} {config}"
+    assert config.key == "s3cret"
+    assert ServeConfig().key is None
+
+
+def test_the_models_name() -> None:
+    assert ServeConfig().name == "SmolLM2-135M-Instruct"
+    assert ServeConfig.of({"model": "org/model"}).name == "org/model"
+    assert ServeConfig.of({"served_model_name": "x"}).name == "x"
+
+
+def test_derived_numbers() -> None:
+    config = ServeConfig.of({"aging_seconds": 2.5, "threads": 3})
+    assert (config.aging_ticks, config.threads_per_replica) == (2500, 3)
+    assert ServeConfig.of({"replicas": 1000}).threads_per_replica == 1
+    assert ServeConfig.of({"aging_seconds": 0.001}).aging_ticks == 1
+    assert config.scheduling_policy is SchedPolicy.PRIORITY
