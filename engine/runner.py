@@ -1,6 +1,7 @@
 """ModelRunner: a ScheduleOutput in, logits out; the model itself comes from transformers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -9,23 +10,40 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from engine.attention.paged import PagedAttention
 from engine.attention.plan import AttentionPlan, AttentionPlanner, Segment
+from engine.blocks import BlockSpace
 from engine.kv_pool import KVPool
-from engine.linear import Tiling, make_invariant
 from engine.scheduler import ScheduleOutput
 
 ATTENTION = "tidegate_paged"
 
 
 class Sequences(Protocol):
-    """What the runner needs to know of a sequence; the scheduler knows it."""
+    """What the runner needs to know of a sequence; a Scheduler with its blocks knows it."""
 
     def tokens(self, id: int) -> Sequence[int]:
         """Prompt and generated tokens so far."""
         ...
 
-    def block_table(self, id: int) -> Sequence[int]:
-        """Ids of the blocks that the sequence holds."""
+    @property
+    def blocks(self) -> BlockSpace:
+        """Gives the block table of each sequence."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's input, detached from the scheduler that planned it.
+
+    Attributes:
+        tokens: the ids of all rows.
+        segments: the sequences' parts that the rows make up, in order.
+        wanted: rows whose logits are needed: the last one of each chunk that ends its
+            prompt, then each decode.
+    """
+
+    tokens: list[int]
+    segments: list[Segment]
+    wanted: list[int]
 
 
 def _attend(
@@ -40,13 +58,20 @@ def _attend(
     attention_plan: AttentionPlan,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The entry in transformers' attention registry; [1, heads, rows, d] in, [1, rows, heads, d] out.
+    """The entry in transformers' attention registry.
 
     The step's plan and the pool come through the forward's keyword arguments, so that
     nothing global ties a model to a runner.
+
+    Args:
+        query: [1, heads, rows, d]; key and value: [1, kv_heads, rows, d].
+
+    Returns:
+        [1, rows, heads, d], and no attention weights.
     """
-    rows = [x[0].transpose(0, 1) for x in (query, key, value)]
-    return paged_attention.run(attention_plan, module.layer_idx, *rows, scaling)[None], None
+    layer: int = module.layer_idx  # type: ignore[assignment]  # transformers sets it
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return paged_attention.run(attention_plan, layer, q, k, v, scaling)[None], None
 
 
 AttentionInterface.register(ATTENTION, _attend)
@@ -55,53 +80,46 @@ AttentionInterface.register(ATTENTION, _attend)
 class ModelRunner:
     """Runs a transformers causal LM over paged K and V.
 
-    Owns the model: its linears are swapped for invariant ones and its attention for
-    the paged one when the runner is made.
-
-    Attributes:
-        tilings: how each linear shape is run on this machine.
+    The model's attention is replaced by the paged one; its linears should be invariant
+    (:func:`engine.linear.make_invariant`), or the same-bits contract does not hold.
     """
 
     def __init__(self, model: PreTrainedModel, pool: KVPool) -> None:
         self.pool = pool
-        self.tilings: dict[tuple[int, int], Tiling] = make_invariant(model)
         self.attention = PagedAttention(pool, model.config.num_attention_heads)
         model.set_attn_implementation(ATTENTION)
         self._model = model
         self._planner = AttentionPlanner(pool.block_tokens, pool.null_slot, pool.device)
 
-    def execute(self, plan: ScheduleOutput, sequences: Sequences) -> Tensor:
-        """Run one step.
-
-        Returns:
-            [n, vocab] float32 logits, one row for each chunk that is the last of its
-            prompt and then one for each decode, in the plan's order.
-        """
-        ids: list[int] = []
-        segments: list[Segment] = []
-        wanted: list[int] = []
+    @staticmethod
+    def prepare(plan: ScheduleOutput, sequences: Sequences) -> Batch:
+        """Copy from the scheduler what the step needs; it may change while the model runs."""
+        batch = Batch([], [], [])
         for chunk in plan.prefill:
-            tokens = sequences.tokens(chunk.id)
-            ids.extend(tokens[chunk.start : chunk.start + chunk.len])
-            segments.append(Segment(sequences.block_table(chunk.id), chunk.start, chunk.len))
+            table = tuple(sequences.blocks.block_table(chunk.id))
+            tokens = sequences.tokens(chunk.id)[chunk.start : chunk.start + chunk.len]
+            batch.tokens.extend(tokens)
+            batch.segments.append(Segment(table, chunk.start, chunk.len))
             if chunk.last:
-                wanted.append(len(ids) - 1)
+                batch.wanted.append(len(batch.tokens) - 1)
         for id in plan.decode:
+            table = tuple(sequences.blocks.block_table(id))
             tokens = sequences.tokens(id)
-            ids.append(tokens[-1])
-            segments.append(Segment(sequences.block_table(id), len(tokens) - 1, 1))
-            wanted.append(len(ids) - 1)
-        return self._forward(ids, segments, wanted)
+            batch.tokens.append(tokens[-1])
+            batch.segments.append(Segment(table, len(tokens) - 1, 1))
+            batch.wanted.append(len(batch.tokens) - 1)
+        return batch
 
     @torch.inference_mode()
-    def _forward(self, ids: list[int], segments: list[Segment], wanted: list[int]) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
+        """Compute a step's K and V and return [len(wanted), vocab] float32 logits."""
         device = self.pool.device
-        plan = self._planner.plan(segments)
+        plan = self._planner.plan(batch.segments)
         output = self._model(
-            input_ids=torch.tensor([ids], device=device),
+            input_ids=torch.tensor([batch.tokens], device=device),
             position_ids=plan.positions[None],
             use_cache=False,
-            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=device),
+            logits_to_keep=torch.tensor(batch.wanted, dtype=torch.long, device=device),
             paged_attention=self.attention,
             attention_plan=plan,
         )

@@ -153,8 +153,8 @@ class PagedAttention:
             [rows, heads, d] in q's dtype.
         """
         self._pool.write(layer, plan.slots, k, v)
-        out = torch.empty_like(q)
-        grouped = q.float().unflatten(1, (self._pool.shape.kv_heads, self._group))
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        grouped = q.float().reshape(len(q), self._pool.shape.kv_heads, self._group, -1)
         for decodes in plan.decodes:
             self._decode(decodes, layer, grouped, scale, out)
         for chunk in plan.chunks:

@@ -1,0 +1,105 @@
+"""The start-up check: on this machine, does a row's company change its bits?
+
+Everything that keeps bits the same was measured somewhere; what this machine does
+is asked here, of the very model that will serve, before it serves.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from engine.attention.plan import QUERY_TILE, Segment
+from engine.kv_pool import KVPool, KVShape
+from engine.runner import Batch, ModelRunner
+
+COMPANY = (2, 3, 5, 8, 17, 33, 64)  # sizes of the batches that the probe row is put into
+_PROBE_LEN = QUERY_TILE + 7  # crosses a query tile, ends inside one
+_BLOCK_TOKENS = 16  # which slots hold a sequence changes no bit, so any size will do
+
+
+class Variance(RuntimeError):
+    """The logits of a position depend on what it was computed with.
+
+    Attributes:
+        case: what was compared with computing the sequence alone and whole.
+        elements: how many of the position's logits differ.
+        largest: the largest difference.
+    """
+
+    def __init__(self, case: str, elements: int, largest: float) -> None:
+        super().__init__(case, elements, largest)
+        self.case = case
+        self.elements = elements
+        self.largest = largest
+
+    def __str__(self) -> str:
+        return (
+            f"this machine does not keep the same bits: {self.case} changes {self.elements} "
+            f"logits, by {self.largest:.3g} at most"
+        )
+
+
+class _Probe:
+    """A probe sequence, and neighbours, in a small pool of their own."""
+
+    def __init__(
+        self, make_runner: Callable[[KVPool], ModelRunner], shape: KVShape, device: torch.device
+    ) -> None:
+        self._per_sequence = -(-(_PROBE_LEN + 1) // _BLOCK_TOKENS)
+        blocks = self._per_sequence * max(COMPANY)
+        self._runner = make_runner(KVPool(shape, blocks, _BLOCK_TOKENS, device))
+
+    def tokens(self, sequence: int, vocab: int) -> list[int]:
+        """A fixed, arbitrary prompt, another for each sequence."""
+        return [(sequence * 7919 + i * 104_729 + 17) % vocab for i in range(_PROBE_LEN)]
+
+    def segment(self, sequence: int, start: int, length: int) -> Segment:
+        first = sequence * self._per_sequence
+        return Segment(tuple(range(first, first + self._per_sequence)), start, length)
+
+    def last_logits(self, parts: list[tuple[int, int, list[int]]]) -> Tensor:
+        """Run (sequence, start, tokens) parts as one batch; logits of the last row of each."""
+        batch = Batch([], [], [])
+        for sequence, start, tokens in parts:
+            batch.tokens.extend(tokens)
+            batch.segments.append(self.segment(sequence, start, len(tokens)))
+            batch.wanted.append(len(batch.tokens) - 1)
+        return self._runner.forward(batch)
+
+
+def check_same_bits(
+    make_runner: Callable[[KVPool], ModelRunner], shape: KVShape, device: torch.device, vocab: int
+) -> None:
+    """Compare a sequence alone and whole with the same one in chunks and in company.
+
+    Args:
+        make_runner: makes a runner of the model over a pool.
+        shape: of the model's keys and values.
+        device: where the model is.
+        vocab: number of token ids.
+
+    Raises:
+        Variance: some way of computing it gives other bits.
+    """
+    probe = _Probe(make_runner, shape, device)
+    own = probe.tokens(0, vocab)
+    last = _PROBE_LEN - 1
+    alone = probe.last_logits([(0, 0, own)])[0]
+    for cut in (1, QUERY_TILE - 3, last):
+        probe.last_logits([(0, 0, own[:cut])])
+        _compare(alone, probe.last_logits([(0, cut, own[cut:])])[0], f"a prefill cut at {cut}")
+    for size in COMPANY:
+        others = range(1, size)
+        prefills = [(i, 0, probe.tokens(i, vocab)[: 1 + (i * 13) % _PROBE_LEN]) for i in others]
+        together = probe.last_logits([*prefills, (0, 0, own)])[-1]
+        _compare(alone, together, f"a prefill beside {size - 1} others")
+        decodes = [(i, len(tokens), [tokens[0]]) for i, _, tokens in prefills]
+        together = probe.last_logits([*decodes, (0, last, own[last:])])[-1]
+        _compare(alone, together, f"a decode beside {size - 1} others")
+
+
+def _compare(alone: Tensor, other: Tensor, case: str) -> None:
+    if not torch.equal(alone, other):
+        difference = (alone - other).abs()
+        raise Variance(case, int((difference != 0).sum()), float(difference.max()))
