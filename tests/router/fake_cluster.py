@@ -1,0 +1,128 @@
+"""Replicas without engines: they hold blocks, keep a queue, and report as real ones do."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from router.core import RouterConfig, RouterCore
+from router.policy import PlacementPolicy
+from router.report import Report
+from router.ticket import Decision, Placement, Ticket
+
+
+@dataclass
+class FakeClock:
+    """Seconds that pass when a test says so."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeReplica:
+    """A replica whose requests hold a fixed number of blocks until they are ended."""
+
+    name: str
+    total: int = 100
+    max_seqs: int = 64
+    max_waiting: int = 64
+    running: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    seq: int = 0
+    admitted: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+
+    def submit(self, ticket_id: str, blocks: int) -> bool:
+        """Take a request; False is QueueFull."""
+        if len(self.waiting) >= self.max_waiting:
+            return False
+        self.waiting[ticket_id] = blocks
+        self.admitted.append(ticket_id)
+        return True
+
+    def step(self) -> None:
+        """Give seats and blocks to those who wait, in order, until one does not fit."""
+        for ticket_id, blocks in list(self.waiting.items()):
+            if len(self.running) >= self.max_seqs or blocks > self.free:
+                break
+            self.running[ticket_id] = self.waiting.pop(ticket_id)
+
+    def end(self, ticket_id: str) -> None:
+        """A request finished or was aborted; nothing happens if it is not here."""
+        here = self.running.pop(ticket_id, None) or self.waiting.pop(ticket_id, None)
+        if here is not None:
+            self.ended.append(ticket_id)
+
+    @property
+    def free(self) -> int:
+        return self.total - sum(self.running.values())
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        return (*self.running, *self.waiting)
+
+    def report(self, *, full: bool = False) -> Report:
+        self.seq += 1
+        report = Report(
+            replica=self.name,
+            seq=self.seq,
+            total_blocks=self.total,
+            free_blocks=self.free,
+            running=len(self.running),
+            max_seqs=self.max_seqs,
+            waiting=len(self.waiting),
+            waiting_blocks=sum(self.waiting.values()),
+            max_waiting=self.max_waiting,
+            admitted=tuple(self.admitted),
+            ended=tuple(self.ended),
+            held=self.held if full or self.seq == 1 else None,
+        )
+        self.admitted.clear()
+        self.ended.clear()
+        return report
+
+
+def ticket(
+    ticket_id: str,
+    blocks: int = 5,
+    *,
+    most: int | None = None,
+    priority: int = 0,
+    arrival: int = 0,
+    again: bool = False,
+) -> Ticket:
+    return Ticket(ticket_id, priority, arrival, blocks, most or blocks, again)
+
+
+def make_core(
+    *replicas: FakeReplica,
+    config: RouterConfig | None = None,
+    clock: FakeClock | None = None,
+    placement: PlacementPolicy | None = None,
+    seed: int = 0,
+) -> RouterCore:
+    """A core that the replicas have joined."""
+    core = RouterCore(config or RouterConfig(), clock or FakeClock(), Random(seed), placement)
+    for replica in replicas:
+        core.report(replica.report())
+    return core
+
+
+def where(decisions: list[Decision]) -> dict[str, str]:
+    """Ticket to replica; fails on a refusal."""
+    placements: dict[str, str] = {}
+    for decision in decisions:
+        assert isinstance(decision, Placement), decision
+        placements[decision.ticket] = decision.replica
+    return placements
+
+
+def free_blocks(core: RouterCore) -> dict[str, int]:
+    """Effective free blocks of each replica."""
+    return {r.replica: r.effective_free_blocks for r in core.gauges().replicas}
+
+
+def grants(core: RouterCore) -> dict[str, int]:
+    """Grants that live on each replica."""
+    return {r.replica: r.grants for r in core.gauges().replicas}

@@ -1,0 +1,23 @@
+import pytest
+
+from router.core import RouterConfig
+from tests.router.fake_cluster import FakeClock, FakeReplica, make_core, ticket
+
+
+def test_gauges_tell_the_whole_state() -> None:
+    clock = FakeClock()
+    replica = FakeReplica("a", total=10)
+    config = RouterConfig(lookahead=1, max_queued=7, suspect_after_s=2.0, expecting=3)
+    core = make_core(replica, config=config, clock=clock)
+    for i in range(4):
+        core.acquire(ticket(str(i), 4))
+        clock.now += 1.0
+    gauges = core.gauges()
+    assert (gauges.queued, gauges.max_queued, gauges.expecting) == (1, 7, 3)
+    assert (gauges.placed_total, gauges.bounced_total, gauges.busy_total) == (3, 0, 0)
+    assert gauges.oldest_wait_s == pytest.approx(1.0)
+    (a,) = gauges.replicas
+    assert (a.replica, a.total_blocks, a.free_blocks, a.effective_free_blocks) == ("a", 10, 10, -2)
+    assert (a.running, a.waiting, a.charged, a.grants, a.open) == (0, 0, 3, 3, True)
+    assert a.age_s == pytest.approx(4.0)
+    assert a.suspect
