@@ -118,7 +118,15 @@ class FakeModel:
             if not self.scheduler.has_unfinished():
                 return
             self.step()
-        raise AssertionError(f"unfinished after {steps} steps: {self.scheduler.stats()}")
+        assert not self.scheduler.has_unfinished(), f"stuck: {self.scheduler.stats()}"
+
+    def run_until_preempted(self, count: int, steps: int = 200) -> None:
+        """Step until ``count`` requests were preempted."""
+        for _ in range(steps):
+            if self.scheduler.stats().preemptions >= count:
+                return
+            self.step()
+        raise AssertionError(f"{self.scheduler.stats()}")
 
     def _write(self, id: int, start: int, end: int) -> Sequence[int]:
         size = self.scheduler.blocks.block_tokens
