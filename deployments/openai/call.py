@@ -26,10 +26,8 @@ class Served:
 
     Attributes:
         name: as clients spell it.
-        max_model_len: context, in tokens.
+        max_model_len: prompt and answer together, in tokens.
         vocab_size: token ids are below it.
-        capacity: tokens that the memory of one replica holds; None is no bound. It only
-            lowers a default: what a client asks for by number is refused, not cut.
         max_prompts: prompts in one request.
         max_priority: largest magnitude of a priority.
         vllm_priority: the body's priority counts as in vLLM, lower being more urgent.
@@ -38,7 +36,6 @@ class Served:
     name: str
     max_model_len: int
     vocab_size: int
-    capacity: int | None = None
     max_prompts: int = 128
     max_priority: int = 1_000_000
     vllm_priority: bool = False
@@ -246,8 +243,6 @@ def _budget(tokens: int, asked: int | None, default: int | None, served: Served,
         raise too_long(tokens, served.max_model_len, asked, field)
     if asked is not None:
         return asked
-    if served.capacity is not None:
-        room = max(1, min(room, served.capacity - tokens))
     return room if default is None else min(default, room)
 
 

@@ -15,13 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from deployments.validation import explain, show
-from engine.request import (
-    AdmitError,
-    EmptyPrompt,
-    InvalidParam,
-    NeverFits,
-    PromptTooLong,
-)
+from engine.request import InvalidParam
 
 # Fields that hold what a person wrote: errors are logged, so they never repeat it.
 PRIVATE = frozenset({"messages", "prompt", "stop"})
@@ -194,21 +188,6 @@ def unknown_model(name: str) -> NotFound:
 def internal() -> InternalError:
     """A bug: say so, and nothing of what is inside."""
     return InternalError("The server had an internal error.", code="internal_error")
-
-
-def refused(error: AdmitError) -> BadRequest:
-    """Turn an engine's refusal into an answer.
-
-    A full queue is no refusal of the request: it is placed again elsewhere, so callers
-    keep ``QueueFull`` away from here.
-    """
-    if isinstance(error, PromptTooLong):
-        return too_long(error.tokens, error.limit)
-    if isinstance(error, NeverFits):
-        return never_fits(error.blocks, error.total)
-    if isinstance(error, EmptyPrompt):
-        return BadRequest("The prompt has no tokens.", "prompt")
-    return BadRequest(f"The request was refused: {error}.")
 
 
 def invalid(error: ValidationError | InvalidParam) -> BadRequest:
