@@ -1,0 +1,172 @@
+"""The scheduler's rules as plainly as they can be written, to compare the real one with.
+
+Nothing is kept that can be worked out: the queue, the order and the free blocks are
+found anew from one dictionary of requests each time they are needed.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Job:
+    """One request; ``blocks`` is None while it waits."""
+
+    prompt: list[int]
+    generated: list[int]
+    max_tokens: int
+    key: tuple[int, int, int]
+    blocks: list[int] | None = None
+    computed: int = 0
+    been_preempted: bool = False
+
+    @property
+    def total(self) -> int:
+        return len(self.prompt) + len(self.generated)
+
+
+@dataclass
+class NaiveScheduler:
+    """Takes the same calls as Scheduler and answers in tuples, for a FreeListBlocks pool."""
+
+    max_seqs: int
+    max_batch_tokens: int
+    max_waiting: int
+    priority_policy: bool
+    aging: int
+    max_model_len: int
+    block_tokens: int
+    total_blocks: int
+    max_chunk: int | None
+    jobs: dict[int, Job] = field(default_factory=dict)
+    added: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    planned: list[tuple[int, int]] = field(default_factory=list)
+
+    def in_order(self, waiting: bool) -> list[int]:
+        ids = [id for id, job in self.jobs.items() if (job.blocks is None) == waiting]
+        return sorted(ids, key=lambda id: self.jobs[id].key)
+
+    def free(self) -> list[int]:
+        held = {block for job in self.jobs.values() for block in job.blocks or []}
+        return [block for block in range(self.total_blocks) if block not in held]
+
+    def need(self, tokens: int) -> int:
+        return len(range(0, tokens, self.block_tokens))
+
+    def waiting_blocks(self) -> int:
+        return sum(self.need(self.jobs[id].total) for id in self.in_order(waiting=True))
+
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        priority: int,
+        arrival: int | None,
+        generated: list[int],
+    ) -> int | str:
+        """Return the new id, or the name of the refusal."""
+        if not prompt:
+            return "EmptyPrompt"
+        if max_tokens < 1 or len(generated) >= max_tokens:
+            return "InvalidParam"
+        if len(prompt) + len(generated) >= self.max_model_len:
+            return "PromptTooLong"
+        if self.need(min(len(prompt) + max_tokens, self.max_model_len)) > self.total_blocks:
+            return "NeverFits"
+        queue = [self.jobs[id] for id in self.in_order(waiting=True)]
+        if len([job for job in queue if not job.been_preempted]) >= self.max_waiting:
+            return "QueueFull"
+        id = self.added
+        self.added += 1
+        when = self.steps if arrival is None else arrival
+        urgency = priority * self.aging - when if self.priority_policy else 0
+        self.jobs[id] = Job(list(prompt), list(generated), max_tokens, (-urgency, when, id))
+        return id
+
+    def abort(self, id: int) -> None:
+        self.jobs.pop(id, None)
+
+    def chunk(self, remaining: int, budget: int, empty: bool) -> int:
+        if budget <= 0:
+            return 0
+        if self.max_chunk is not None:
+            return min(remaining, budget, self.max_chunk)
+        return remaining if remaining <= budget or empty else 0
+
+    def schedule(
+        self,
+    ) -> tuple[list[tuple[int, int, int, bool]], list[int], list[int]]:
+        """Return (chunks as (id, start, len, last), decodes, preempted)."""
+        self.steps += 1
+        budget = self.max_batch_tokens
+        chunks: list[tuple[int, int, int, bool]] = []
+        decodes: list[int] = []
+        preempted: list[int] = []
+
+        for id in self.in_order(waiting=False):
+            job = self.jobs[id]
+            if job.blocks is None or job.total - job.computed != 1 or budget == 0:
+                continue
+            while job.blocks is not None and len(job.blocks) < self.need(job.total):
+                if self.free():
+                    job.blocks.append(min(self.free()))
+                    continue
+                idle = [one for one in self.in_order(waiting=False) if one not in decodes]
+                self.preempt(idle[-1])
+                preempted.append(idle[-1])
+            if job.blocks is not None:
+                decodes.append(id)
+                budget -= 1
+
+        blocked = False
+        for id in self.in_order(waiting=False):
+            job = self.jobs[id]
+            if id in decodes or job.total - job.computed < 2 or blocked:
+                continue
+            size = self.chunk(job.total - job.computed, budget, not chunks and not decodes)
+            blocked = size == 0
+            if not blocked:
+                chunks.append((id, job.computed, size, job.computed + size == job.total))
+                budget -= size
+
+        for id in self.in_order(waiting=True):
+            job = self.jobs[id]
+            size = self.chunk(job.total, budget, not chunks and not decodes)
+            seats_left = len(self.in_order(waiting=False)) < self.max_seqs
+            needed = self.need(job.total)
+            if blocked or not seats_left or size == 0 or needed > len(self.free()):
+                break
+            job.blocks = self.free()[:needed]
+            chunks.append((id, 0, size, size == job.total))
+            budget -= size
+
+        self.planned = [(id, start + size) for id, start, size, _ in chunks]
+        self.planned += [(id, self.jobs[id].total) for id in decodes]
+        return chunks, decodes, preempted
+
+    def preempt(self, id: int) -> None:
+        job = self.jobs[id]
+        job.blocks, job.computed, job.been_preempted = None, 0, True
+        self.preemptions += 1
+
+    def on_step(self, sampled: dict[int, tuple[int, bool]]) -> list[tuple[int, int | str]]:
+        """Take {id: (token, stop)}; return (id, token) and (id, reason) in row order."""
+        events: list[tuple[int, int | str]] = []
+        for id, end in self.planned:
+            job = self.jobs.get(id)
+            if job is None:
+                continue
+            if end < job.total:
+                job.computed = end
+            elif id in sampled:
+                token, stop = sampled[id]
+                job.computed = end
+                job.generated.append(token)
+                events.append((id, token))
+                full = len(job.generated) == job.max_tokens or job.total == self.max_model_len
+                if stop or full:
+                    events.append((id, "stop" if stop else "length"))
+                    del self.jobs[id]
+        self.planned = []
+        return events

@@ -1,0 +1,176 @@
+"""Any order of calls against the naive scheduler: same plans, blocks, events and counts."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from engine.blocks import FreeListBlocks
+from engine.invariants import check_invariants
+from engine.prefill import Chunked, WholePrompt
+from engine.request import AdmitError, InvalidParam
+from engine.scheduler import (
+    Request,
+    SchedPolicy,
+    Scheduler,
+    SchedulerConfig,
+    StepOutput,
+    Token,
+)
+from tests.engine.fake_model import check_limits
+from tests.engine.naive_scheduler import NaiveScheduler
+
+# A request that was never added, or ended long ago, may be named at any time.
+any_id = st.integers(-1, 30)
+tokens = st.integers(0, 9)
+
+
+class SchedulerAgainstNaive(RuleBasedStateMachine):
+    """Drives both with the same calls, in any order a caller could choose."""
+
+    @initialize(
+        max_seqs=st.integers(1, 5),
+        max_batch_tokens=st.integers(1, 16),
+        max_waiting=st.integers(0, 6),
+        policy=st.sampled_from(list(SchedPolicy)),
+        aging=st.integers(0, 5),
+        max_model_len=st.integers(2, 40),
+        block_tokens=st.integers(1, 5),
+        total_blocks=st.integers(1, 12),
+        max_chunk=st.sampled_from([None, 1, 3, 50]),
+    )
+    def start(
+        self,
+        max_seqs: int,
+        max_batch_tokens: int,
+        max_waiting: int,
+        policy: SchedPolicy,
+        aging: int,
+        max_model_len: int,
+        block_tokens: int,
+        total_blocks: int,
+        max_chunk: int | None,
+    ) -> None:
+        self.real = Scheduler(
+            SchedulerConfig(max_seqs, max_batch_tokens, max_waiting, policy, aging, max_model_len),
+            FreeListBlocks(block_tokens, range(total_blocks)),
+            WholePrompt() if max_chunk is None else Chunked(max_chunk),
+        )
+        self.naive = NaiveScheduler(
+            max_seqs,
+            max_batch_tokens,
+            max_waiting,
+            policy is SchedPolicy.PRIORITY,
+            aging,
+            max_model_len,
+            block_tokens,
+            total_blocks,
+            max_chunk,
+        )
+        self.due: list[int] = []
+
+    @rule(
+        length=st.integers(0, 14),
+        max_tokens=st.integers(0, 12),
+        priority=st.integers(-3, 10),
+        arrival=st.none() | st.integers(0, 40),
+        generated=st.lists(tokens, max_size=3) | st.just([]),
+    )
+    def add(
+        self,
+        length: int,
+        max_tokens: int,
+        priority: int,
+        arrival: int | None,
+        generated: list[int],
+    ) -> None:
+        prompt = list(range(length))
+        expected = self.naive.add(prompt, max_tokens, priority, arrival, generated)
+        got: int | str
+        try:
+            got = self.real.add(Request(prompt, max_tokens, priority, arrival, generated))
+        except (AdmitError, InvalidParam) as refusal:
+            got = type(refusal).__name__
+        assert got == expected
+
+    @rule(id=any_id)
+    def abort(self, id: int) -> None:
+        self.real.abort(id)
+        self.naive.abort(id)
+
+    @rule()
+    def schedule(self) -> None:
+        plan = self.real.schedule()
+        chunks = [(chunk.id, chunk.start, chunk.len, chunk.last) for chunk in plan.prefill]
+        assert (chunks, plan.decode, plan.preempted) == self.naive.schedule()
+        check_limits(self.real.config, plan)
+        self.due = [chunk.id for chunk in plan.prefill if chunk.last] + plan.decode
+
+    @rule(data=st.data(), stray=st.lists(any_id, max_size=2))
+    def on_step(self, data: st.DataObject, stray: list[int]) -> None:
+        self.report({id: data.draw(st.tuples(tokens, st.booleans())) for id in self.due}, stray)
+
+    @precondition(lambda self: self.due)
+    @rule(data=st.data())
+    def on_step_with_a_row_missing(self, data: st.DataObject) -> None:
+        failed = data.draw(st.sampled_from(self.due))
+        self.report({id: (1, False) for id in self.due if id != failed}, [])
+
+    @rule(count=st.integers(1, 8))
+    def steps(self, count: int) -> None:
+        """Several whole steps without a stop, so that pressure builds up."""
+        for step in range(count):
+            self.schedule()
+            self.report(dict.fromkeys(self.due, (step, False)), [])
+
+    def report(self, sampled: dict[int, tuple[int, bool]], stray: list[int]) -> None:
+        outputs = [StepOutput(id, token, stop) for id, (token, stop) in sampled.items()]
+        outputs += [StepOutput(id, 5) for id in stray if id not in self.due]
+        events = [
+            (event.id, event.token) if isinstance(event, Token) else (event.id, event.reason.value)
+            for event in self.real.on_step(outputs)
+        ]
+        assert events == self.naive.on_step(sampled)
+        self.due = []
+
+    @invariant()
+    def both_agree(self) -> None:
+        real, naive = self.real, self.naive
+        check_invariants(real)
+        stats = real.stats()
+        assert real.running() == naive.in_order(waiting=False)
+        assert stats.running == len(naive.in_order(waiting=False))
+        assert stats.waiting == len(naive.in_order(waiting=True))
+        assert stats.waiting_blocks == naive.waiting_blocks()
+        assert stats.free_blocks == real.blocks.free_blocks == len(naive.free())
+        assert (stats.preemptions, stats.steps) == (naive.preemptions, naive.steps)
+        assert real.unfinished() == len(naive.jobs)
+        assert real.has_unfinished() == bool(naive.jobs)
+        for id, job in naive.jobs.items():
+            assert list(real.tokens(id)) == job.prompt + job.generated
+            assert real.prompt_len(id) == len(job.prompt)
+            if job.blocks is not None:
+                assert list(real.blocks.block_table(id)) == job.blocks
+
+    def teardown(self) -> None:
+        """Whatever happened before, all that is left ends and every block comes back."""
+        if not hasattr(self, "real"):
+            return
+        for _ in range(2000):
+            if not self.real.has_unfinished():
+                break
+            self.schedule()
+            self.report(dict.fromkeys(self.due, (1, False)), [])
+        assert not self.real.has_unfinished()
+        assert self.real.blocks.free_blocks == self.real.blocks.total_blocks
+
+
+SchedulerAgainstNaive.TestCase.settings = settings(
+    max_examples=120, stateful_step_count=40, deadline=None
+)
+TestSchedulerAgainstNaive = SchedulerAgainstNaive.TestCase
