@@ -1,11 +1,11 @@
 """From a model's name to its files, its tokenizer and its weights.
 
 A model is the word ``demo``, a local folder, or a name on the Hugging Face Hub.
-Importing this module imports neither torch nor transformers.
+Importing this module imports neither torch nor transformers.  Code that comes with a
+model is never run; left to its default, transformers would ask for it on the terminal.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,6 @@ __all__ = [
     "resolve",
 ]
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 # Folders in a repository hold other formats of the same model, and "consolidated" files
 # hold a second copy of the weights.
@@ -64,8 +63,6 @@ def resolve(model: str | Path | None) -> Path:
     name = str(model)
     if path.exists():
         raise ModelNotFound(name, "this is a file; a model is a folder")
-    if not _HUB_NAME.fullmatch(name):
-        raise ModelNotFound(name, "there is no such folder, and it is not a Hub name")
     folder = _from_hub(name)
     check_folder(folder)
     return folder
@@ -74,6 +71,7 @@ def resolve(model: str | Path | None) -> Path:
 def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
+        GatedRepoError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
@@ -87,6 +85,10 @@ def _from_hub(name: str) -> Path:
         folder = download("*.safetensors")
         if not any(folder.glob("*.safetensors")):
             folder = download("pytorch_model*.bin")
+    except GatedRepoError as error:  # a kind of RepositoryNotFoundError
+        raise ModelNotFound(
+            name, "the Hub gives it only to users who accepted its terms"
+        ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ModelNotFound(
             name, "there is no such folder, and no such model on the Hub"
@@ -108,7 +110,9 @@ def load_tokenizer(folder: str | Path) -> "PreTrainedTokenizerFast":
     """
     folder = Path(folder)
     try:
-        tokenizer = _tokenizer_class(folder).from_pretrained(folder, local_files_only=True)
+        tokenizer = _tokenizer_class(folder).from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     # A damaged file can raise anything in transformers, and a bare Exception in tokenizers.
     except Exception as error:
         raise ModelUnreadable(str(folder), f"tokenizer: {_one_line(error)}") from error
@@ -162,7 +166,6 @@ def load_model(
             folder,
             dtype=torch_dtype,
             local_files_only=True,
-            # None would ask on the terminal whether to run the model's own code.
             trust_remote_code=False,
             output_loading_info=True,
             **place,

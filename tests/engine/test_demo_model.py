@@ -94,20 +94,29 @@ def test_a_file_with_another_digest_is_refused(tmp_path: Path) -> None:
     assert left_in(tmp_path) == {"demo-1", "lock"}
 
 
-def test_at_once_only_one_converts_and_the_others_wait(tmp_path: Path) -> None:
+def test_at_once_only_one_converts_and_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[Path] = []
-    all_started = threading.Barrier(4)
+    none_was_there = threading.Barrier(4)
+    looked = threading.local()
+    is_whole = demo_model._is_whole
 
-    def slow(gguf: Path, folder: Path) -> None:
+    def look(target: Path) -> bool:
+        whole = is_whole(target)
+        if not hasattr(looked, "once"):
+            looked.once = True
+            none_was_there.wait(timeout=30)
+        return whole
+
+    def counted(gguf: Path, folder: Path) -> None:
         calls.append(folder)
         convert(gguf, folder)
 
-    def one() -> Path:
-        all_started.wait(timeout=30)
-        return demo_folder(tmp_path, fetch, slow)
-
+    monkeypatch.setattr(demo_model, "_is_whole", look)
     with ThreadPoolExecutor(4) as pool:
-        folders = {future.result(timeout=30) for future in [pool.submit(one) for _ in range(4)]}
+        futures = [pool.submit(demo_folder, tmp_path, fetch, counted) for _ in range(4)]
+        folders = {future.result(timeout=30) for future in futures}
     assert len(folders) == len(calls) == 1
 
 

@@ -1,7 +1,9 @@
+import json
 import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,24 @@ def test_an_architecture_nobody_knows_is_refused(tiny_copy: Path) -> None:
     with pytest.raises(ModelUnreadable) as caught:
         load_model(tiny_copy)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("load", [load_model, load_tokenizer])
+def test_code_that_comes_with_a_model_is_never_run(
+    tiny_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[Path], object]
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    ran = tmp_path / "ran"
+    (tiny_copy / "own.py").write_text(f"open({str(ran)!r}, 'w')")
+    config = json.loads((tiny_copy / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (tiny_copy / "config.json").write_text(json.dumps(config))
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    (tiny_copy / "tokenizer_config.json").write_text(json.dumps(own))
+    monkeypatch.setattr("builtins.input", lambda *prompt: "y")
+    with pytest.raises(ModelUnreadable):
+        load(tiny_copy)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("kind", [ModelError, ModelNotFound, ModelUnreadable])
