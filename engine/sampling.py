@@ -1,0 +1,297 @@
+"""Sampler: from one row of logits to one token, whatever else is in the batch.
+
+Nothing here has a state: penalties come from the tokens, randomness from Noise.  Two
+rules keep a row's bits apart from its neighbours':
+
+* What is computed for several rows at once is exact in any order: the largest logit, the
+  first token that has it, integer hashes; or it is elementwise.
+* All else is computed over shapes that only the row itself decides.  Sums of
+  probabilities are sums of integers, so their order does not matter either.
+
+Order of operations: repetition, frequency and presence penalty, temperature, top_k,
+top_p, min_p, draw.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.noise import Noise, noise_key
+from engine.request import SamplingParams
+
+_Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+# Below this a float32 temperature could round to 0, and 0 / 0 is no number.
+_MIN_TEMPERATURE = 1e-30
+# Likely tokens that top_p looks at before it sorts them all; it rarely keeps more, and
+# torch finds so few several times as fast as it sorts a vocabulary.
+_HEAD = 256
+# Integer probabilities of a whole vocabulary sum to less than 2 to this power.
+_SUM_BITS = 62
+
+
+class SamplingError(Exception):
+    """A row of logits holds nothing to choose from; only its own request fails.
+
+    Attributes:
+        largest: the row's largest logit: nan, inf, or -inf when every token is masked.
+    """
+
+    def __init__(self, largest: float) -> None:
+        super().__init__(largest)
+        self.largest = largest
+
+    def __str__(self) -> str:
+        return f"the model gave no usable logits: the largest is {self.largest}"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """What the choice of one token depends on, besides the logits.
+
+    Attributes:
+        params: what the request asked for; ``params.seed`` is not read.
+        seed: any integer, of which the low 64 bits count.
+        prompt: token ids of the prompt.
+        generated: token ids produced so far, those produced elsewhere included; how many
+            there are is the position of the draw.
+    """
+
+    params: SamplingParams
+    seed: int
+    prompt: Sequence[int]
+    generated: Sequence[int]
+
+
+class Sampler:
+    """Chooses a token for each row of logits.
+
+    Args:
+        vocab: width of the logits.
+        device: where the logits are.
+        group: rows that are drawn together when no filter applies to them.  It changes no
+            bit, only the speed: on a CPU a row at a time stays in the cache, on an
+            accelerator fewer launches count.  None chooses by the device.
+    """
+
+    def __init__(
+        self, vocab: int, device: torch.device | str = "cpu", group: int | None = None
+    ) -> None:
+        self._noise = Noise(vocab, device)
+        self._vocab = vocab
+        self._group = group or (1 if torch.device(device).type == "cpu" else 256)
+
+    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int | SamplingError]:
+        """Choose one token for each row.
+
+        Args:
+            logits: [rows, vocab] on the sampler's device; not changed.  -inf masks a token.
+            rows: what goes with each row of ``logits``.
+
+        Returns:
+            In row order a token id, or the error of a row whose logits hold nan or +inf
+            or are all -inf; the other rows are not touched by it.
+
+        Raises:
+            ValueError: ``logits`` has another shape.
+        """
+        expected = (len(rows), self._vocab)
+        if tuple(logits.shape) != expected:
+            raise ValueError(f"logits have the shape {tuple(logits.shape)}, not {expected}")
+        if not rows:
+            return []
+        logits = _penalised(logits.float(), rows)
+        tops: list[float] = logits.amax(dim=-1).tolist()
+        out: list[int | SamplingError] = [SamplingError(top) for top in tops]
+        greedy, plain, filtered = self._by_kind(tops, rows)
+
+        for i, token in zip(greedy, self._likeliest(logits, greedy), strict=True):
+            out[i] = token
+        for start in range(0, len(plain), self._group):
+            group = plain[start : start + self._group]
+            for i, token in zip(group, self._draw(logits, rows, group), strict=True):
+                out[i] = token
+        for i in filtered:
+            out[i] = self._draw_filtered(logits[i], tops[i], rows[i])
+        return out
+
+    def _by_kind(
+        self, tops: Sequence[float], rows: Sequence[SampleRow]
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Indices of the usable rows: greedy, random without and random with filters."""
+        greedy: list[int] = []
+        plain: list[int] = []
+        filtered: list[int] = []
+        for i, (top, row) in enumerate(zip(tops, rows, strict=True)):
+            params = row.params
+            if not math.isfinite(top):
+                continue
+            if params.temperature == 0:
+                greedy.append(i)
+            elif 0 < params.top_k < self._vocab or params.top_p < 1 or params.min_p > 0:
+                filtered.append(i)
+            else:
+                plain.append(i)
+        return greedy, plain, filtered
+
+    def _likeliest(self, logits: Tensor, group: list[int]) -> list[int]:
+        if not group:
+            return []
+        # torch documents that argmax gives the first of equal values.
+        tokens: list[int] = _take(logits, group).argmax(dim=-1).tolist()
+        return tokens
+
+    def _draw(self, logits: Tensor, rows: Sequence[SampleRow], group: list[int]) -> list[int]:
+        keys = [[noise_key(rows[i].seed, len(rows[i].generated))] for i in group]
+        scales = [[_scale(rows[i].params)] for i in group]
+        picked = _take(logits, group)
+        score = picked - picked.amax(dim=-1, keepdim=True)
+        score /= torch.tensor(scales, dtype=torch.float32, device=logits.device)
+        score += self._noise.rows(torch.tensor(keys, dtype=torch.int64, device=logits.device))
+        tokens: list[int] = score.argmax(dim=-1).tolist()
+        return tokens
+
+    def _draw_filtered(self, logits: Tensor, top: float, row: SampleRow) -> int:
+        kept = kept_tokens(logits, top, row.params)
+        # The same float32 operations as in _draw: a filter does not change the score of
+        # the tokens that it keeps.
+        score = (logits[kept] - top) / _scale(row.params)
+        score += self._noise.at(noise_key(row.seed, len(row.generated)), kept)
+        return int(kept[score.argmax()])
+
+
+def kept_tokens(logits: Tensor, top: float, params: SamplingParams) -> Tensor:
+    """The tokens that top_k, top_p and min_p leave, applied in that order.
+
+    top_k keeps the k likeliest; top_p the fewest of the likeliest whose probability, within
+    what top_k left, reaches top_p; min_p those at least min_p times as likely as the
+    likeliest.  Of equally likely tokens the lower id goes first.  At least one is kept.
+
+    Args:
+        logits: one row, [vocab], penalties applied.
+        top: its largest value, finite.
+        params: temperature above 0.
+
+    Returns:
+        int64 [kept], ascending.
+    """
+    count = vocab = logits.numel()
+    least = -math.inf
+    if 0 < params.top_k < vocab or params.top_p < 1:
+        count = min(params.top_k or vocab, vocab)
+        # How equal values are ordered here reaches no result: only values are used.
+        ranked = logits.topk(count if params.top_k else min(vocab, _HEAD)).values
+        if params.top_p < 1:
+            ranked, count = _nucleus(logits, ranked, count, top, params)
+        least = float(ranked[count - 1])
+    kept = _first(logits, count, least)
+    if params.min_p > 0:
+        distance = _distance(logits[kept], top, params)
+        kept = kept[distance >= math.log(params.min_p)]
+    return kept
+
+
+def _nucleus(
+    logits: Tensor, ranked: Tensor, count: int, top: float, params: SamplingParams
+) -> tuple[Tensor, int]:
+    """How many of the ``count`` likeliest tokens top_p keeps, and the logits up to there.
+
+    ``ranked`` holds the largest logits in descending order, maybe fewer than ``count``.
+    """
+    # The likeliest token weighs 1 << bits, so all of them together cannot overflow.
+    bits = _SUM_BITS - logits.numel().bit_length()
+
+    def weigh(values: Tensor) -> Tensor:
+        return (_distance(values, top, params).exp_() * float(1 << bits)).long()
+
+    complete = ranked.numel() == count
+    total = int(weigh(ranked if complete else logits).sum())
+    # Compared as integers: against a float, torch would round both to float32.
+    goal = max(1, math.ceil(params.top_p * total))
+    weights = weigh(ranked)
+    if not complete and int(weights.sum()) < goal:
+        ranked = _descending(logits)
+        weights = weigh(ranked)
+    before = weights.cumsum(0) - weights
+    return ranked, int((before < goal).sum())
+
+
+def _first(logits: Tensor, count: int, least: float) -> Tensor:
+    """Ids of the ``count`` largest logits, ascending; ``least`` is the smallest of them."""
+    kept = (logits >= least).nonzero().squeeze(1)
+    surplus = kept.numel() - count
+    if surplus == 0:
+        return kept
+    tied = (logits[kept] == least).nonzero().squeeze(1)
+    stays = torch.ones_like(kept, dtype=torch.bool)
+    stays[tied[-surplus:]] = False
+    return kept[stays]
+
+
+def _descending(logits: Tensor) -> Tensor:
+    """The values of float32 ``logits`` [vocab], largest first.
+
+    Sorted as integers, upwards: on a CPU torch does that twenty times as fast as it sorts
+    floats.  A float's bits order like the float once those of negative ones are turned
+    over, and ~ turns all around.
+    """
+
+    def turned(bits: Tensor) -> Tensor:
+        return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+    return turned(~(~turned(logits.view(torch.int32))).sort().values).view(torch.float32)
+
+
+def _distance(logits: Tensor, top: float, params: SamplingParams) -> Tensor:
+    """Log of each token's probability over that of the likeliest, float64, at most 0."""
+    return (logits.double() - top) / _scale(params)
+
+
+def _penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+    """Logits with penalties: a copy if any row has some, else ``logits`` itself."""
+    copied = False
+    for i, row in enumerate(rows):
+        params = row.params
+        repetition, frequency, presence = (
+            params.repetition_penalty,
+            params.frequency_penalty,
+            params.presence_penalty,
+        )
+        if repetition == 1 and frequency == 0 and presence == 0:
+            continue
+        if not copied:
+            logits, copied = logits.clone(), True
+        values, generated = logits[i], _ids(row.generated)
+        if repetition != 1:
+            seen, _ = _counted(np.concatenate((_ids(row.prompt), generated)), logits.device)
+            old = values[seen]
+            values[seen] = torch.where(old > 0, old / repetition, old * repetition)
+        if frequency != 0 or presence != 0:
+            seen, counts = _counted(generated, logits.device)
+            values[seen] -= counts * frequency + presence
+    return logits
+
+
+def _ids(tokens: Sequence[int]) -> _Ids:
+    # numpy reads a list several times as fast as torch does, and an array at once.
+    return np.asarray(tokens, dtype=np.int64)
+
+
+def _counted(ids: _Ids, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The distinct ids, ascending, and how often each occurs: int64 [distinct] both."""
+    seen, counts = np.unique(ids, return_counts=True)
+    return torch.from_numpy(seen).to(device), torch.from_numpy(counts).to(device)
+
+
+def _scale(params: SamplingParams) -> float:
+    return max(params.temperature, _MIN_TEMPERATURE)
+
+
+def _take(logits: Tensor, group: list[int]) -> Tensor:
+    """The rows of ``group``, which ascends, without a copy when that is all of them."""
+    return logits if len(group) == len(logits) else torch.stack([logits[i] for i in group])
