@@ -22,15 +22,6 @@ def test_completions_default_to_16_tokens_or_what_room_there_is() -> None:
     assert completion_call({"prompt": IDS}).jobs[0].params.max_tokens == 10
 
 
-def test_a_default_never_asks_for_more_than_the_memory_holds() -> None:
-    small = replace(SERVED, capacity=32)
-    (job,) = chat_call({}, served=small).jobs
-    assert len(job.prompt) + job.params.max_tokens == 32
-    # What the client asks for by number is left for the engine to refuse.
-    assert chat_call({"max_tokens": 40}, served=small).jobs[0].params.max_tokens == 40
-    assert completion_call({"prompt": IDS}, served=small).jobs[0].params.max_tokens == 1
-
-
 @pytest.mark.parametrize(
     ("prompt", "max_tokens"), [(90, 11), (99, 2), (100, None), (100, 1), (5000, None), (1, 10**30)]
 )

@@ -11,16 +11,13 @@ from starlette.exceptions import HTTPException
 
 from deployments.openai import errors
 from deployments.openai.errors import ApiError
-from engine.request import EmptyPrompt, InvalidParam, NeverFits, PromptTooLong
+from engine.request import InvalidParam
 
 ALL: list[tuple[ApiError, int, str | None]] = [
     (errors.unsupported("n", "leave it out"), 400, "unsupported_parameter"),
     (errors.too_long(100, 100), 400, "context_length_exceeded"),
     (errors.never_fits(8, 6), 400, "request_too_large"),
     (errors.invalid(InvalidParam("top_p", 5, "a number from 0 to 1")), 400, None),
-    (errors.refused(PromptTooLong(100, 100)), 400, "context_length_exceeded"),
-    (errors.refused(NeverFits(8, 6)), 400, "request_too_large"),
-    (errors.refused(EmptyPrompt()), 400, None),
     (errors.Unauthorized("who?"), 401, None),
     (errors.unknown_model("gpt-4"), 404, "model_not_found"),
     (errors.TooLarge("big"), 413, None),
