@@ -167,6 +167,8 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     tokenizer.model_max_length = model.config.max_position_embeddings
+    # The default of some versions; it takes spaces out of decoded text.
+    tokenizer.clean_up_tokenization_spaces = False
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
