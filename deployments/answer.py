@@ -1,0 +1,175 @@
+"""From the events of a call's sequences to its answer, streamed or whole."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TypeAlias
+
+from deployments.channel import detached
+from deployments.dispatch import Failed, Refused, Sequence
+from deployments.messages import Event, RefusalKind
+from deployments.openai.call import Call, Choice, Job, Usage
+from deployments.openai.errors import (
+    ApiError,
+    BadRequest,
+    internal,
+    never_fits,
+    no_replica,
+    queue_full,
+    too_long,
+)
+from deployments.openai.sse import KEEP_ALIVE, EventStream
+from engine.request import FinishReason
+
+logger = logging.getLogger(__name__)
+
+Emit: TypeAlias = Callable[[Event | Refused | Failed], None]
+
+
+def api_error(error: Refused | Failed) -> ApiError:
+    """Say to the client what became of its request."""
+    if isinstance(error, Failed):
+        logger.error("a request failed: %s", error)
+        return internal()
+    refusal = error.refusal
+    match refusal.kind:
+        case RefusalKind.BUSY | RefusalKind.QUEUE_FULL:
+            return queue_full(refusal.retry_after)
+        case RefusalKind.NO_REPLICA:
+            return no_replica(refusal.retry_after)
+        case RefusalKind.NEVER_FITS:
+            return never_fits(refusal.current, refusal.limit)
+        case RefusalKind.TOO_LONG:
+            return too_long(refusal.current, refusal.limit)
+        case RefusalKind.EMPTY:
+            return BadRequest("The prompt has no tokens.", "prompt")
+        case RefusalKind.INVALID:
+            return BadRequest(f"{refusal.message}.", refusal.param)
+        case _:
+            logger.error("a request was refused: %s", refusal)
+            return internal()
+
+
+class Choices:
+    """The sequences of one call, carried out side by side and read together. One reader.
+
+    Use ``close`` in a ``finally``.
+
+    Args:
+        call: what was asked.
+        fingerprint: of the replicas' numerics.
+    """
+
+    def __init__(self, call: Call, fingerprint: str) -> None:
+        self.call = call
+        self.fingerprint = fingerprint
+        self._tasks: list[asyncio.Task[None]] = []
+        self._came: deque[tuple[int, Event | Refused | Failed]] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._tokens = 0
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of what was read so far."""
+        return Usage(self.call.prompt_tokens, self._tokens)
+
+    def start(self, make: Callable[[Job, Emit], Sequence]) -> None:
+        """Begin, with one sequence for each job.
+
+        They run outside the context of the HTTP request: Serve must not cancel their calls
+        when the client leaves, for then nobody would know what is still running where.
+        """
+        for index, job in enumerate(self.call.jobs):
+            self._tasks.append(detached(make(job, partial(self._put, index)).run()))
+
+    async def read(self, timeout_s: float | None = None) -> tuple[int, Event] | None:
+        """Return a choice's index and its next event, or None when none came in time.
+
+        Raises:
+            ApiError: a sequence was turned away or failed; the whole call ends with it.
+        """
+        if not self._came:
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wake
+            except TimeoutError:
+                return None
+        index, event = self._came.popleft()
+        if isinstance(event, Refused | Failed):
+            raise api_error(event) from event
+        self._tokens += len(event[1])
+        return index, event
+
+    async def answer(self) -> dict[str, object]:
+        """Return the body of an answer that is not streamed.
+
+        Raises:
+            ApiError: see ``read``.
+        """
+        texts: list[list[str]] = [[] for _ in self.call.jobs]
+        ends: dict[int, FinishReason] = {}
+        while len(ends) < len(texts):
+            if (came := await self.read()) is not None:
+                index, (_, _, text, finish, _) = came
+                texts[index].append(text)
+                if finish is not None:
+                    ends[index] = FinishReason(finish)
+        choices = [Choice("".join(text), ends[index]) for index, text in enumerate(texts)]
+        return self.call.answer(choices, self.usage, self.fingerprint)
+
+    def close(self) -> None:
+        """Drop all that still runs; may be called at any time, and again."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _put(self, index: int, event: Event | Refused | Failed) -> None:
+        self._came.append((index, event))
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class AnswerStream:
+    """The server-sent events of one call.
+
+    Args:
+        choices: where they come from.
+        keep_alive_s: a comment goes out when nothing else has for so long.
+    """
+
+    def __init__(self, choices: Choices, keep_alive_s: float) -> None:
+        self._choices = choices
+        self._keep_alive_s = keep_alive_s
+        self._wire = EventStream(choices.call, choices.fingerprint)
+        self._left = len(choices.call.jobs)
+        self._first: bytes = b""
+
+    async def begin(self) -> None:
+        """Wait for the first event, but not for longer than a client should hear nothing.
+
+        Raises:
+            ApiError: the call was turned away, or failed before it gave anything.
+        """
+        self._first = await self._next()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the stream; what goes wrong from here on is an event of it."""
+        yield self._first
+        try:
+            while self._left:
+                if data := await self._next():
+                    yield data
+            yield self._wire.end(self._choices.usage)
+        except ApiError as error:
+            yield self._wire.fail(error)
+
+    async def _next(self) -> bytes:
+        came = await self._choices.read(self._keep_alive_s)
+        if came is None:
+            return KEEP_ALIVE
+        index, (_, _, text, finish, _) = came
+        reason = None if finish is None else FinishReason(finish)
+        self._left -= reason is not None
+        return self._wire.push(index, text, reason)

@@ -1,0 +1,91 @@
+"""The Serve application: what runs, how often, and with what."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
+
+from deployments.config import ServeConfig
+from deployments.gateway import Gateway
+from deployments.pinning import PinnedRequestRouter
+from deployments.replica import Replica
+from deployments.router import Router
+
+APP_NAME = "tidegate"
+
+# Above max_ongoing_requests Serve queues first in, first out, in front of our own queue, and
+# a stream counts as one request for as long as it lasts. "Full" is ours to say.
+_UNLIMITED = 100_000
+# The work is done in torch's own threads; what Ray counts as CPUs only has to find room on
+# small machines.
+_SMALL_CPU = 0.1
+
+
+def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
+    """Return the application: gateways, the router and the replicas.
+
+    For ``serve deploy``: ``import_path: deployments.app:build_app``, settings under ``args``.
+
+    Args:
+        args: settings of ``ServeConfig`` by name.
+
+    Raises:
+        ConfigError: unknown setting or wrong value.
+    """
+    config = args if isinstance(args, ServeConfig) else ServeConfig.of(args)
+    # Short periods: a dead replica is noticed and replaced within seconds.
+    common: dict[str, Any] = {
+        "max_ongoing_requests": _UNLIMITED,
+        "health_check_period_s": 1.0,
+        "health_check_timeout_s": 10.0,
+        "graceful_shutdown_wait_loop_s": 0.2,
+        # A line for each call between our own deployments would cost more than the call.
+        "logging_config": {
+            "enable_access_log": False,
+            "log_level": config.log_level.upper(),
+        },
+    }
+    router = _deployment(Router).options(
+        name="Router",
+        num_replicas=1,
+        ray_actor_options={"num_cpus": _SMALL_CPU},
+        graceful_shutdown_timeout_s=1.0,
+        **common,
+    )
+    replica = _deployment(Replica).options(
+        name="Replica",
+        num_replicas=config.replicas,
+        ray_actor_options=_replica_resources(config),
+        request_router_config=RequestRouterConfig(
+            request_router_class=PinnedRequestRouter  # type: ignore[arg-type]
+        ),
+        graceful_shutdown_timeout_s=1.0,
+        max_constructor_retry_count=2,
+        **common,
+    )
+    gateway = _deployment(serve.ingress()(Gateway)).options(
+        name="Gateway",
+        num_replicas=config.gateways,
+        ray_actor_options={"num_cpus": _SMALL_CPU},
+        graceful_shutdown_timeout_s=config.drain_s,
+        **common,
+    )
+    place = router.bind(config)
+    return gateway.bind(config, place, replica.bind(config, place))
+
+
+def _deployment(cls: type) -> serve.Deployment:
+    # Without the decorator's syntax, so that the classes stay plain and testable.
+    return serve.deployment(cls)  # type: ignore[return-value]
+
+
+def _replica_resources(config: ServeConfig) -> dict[str, Any]:
+    threads = str(config.threads_per_replica)
+    return {
+        "num_cpus": _SMALL_CPU,
+        "num_gpus": config.num_gpus_per_replica,
+        # Ray would set it to num_cpus, which is none of an engine's business.
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": threads}},
+    }

@@ -1,0 +1,375 @@
+"""One sequence on its way: placed, submitted, streamed, and placed again if a replica dies.
+
+The two rules that everything here serves: whatever happens, a ticket is given up exactly
+once; and what a client has been sent is never taken back or repeated.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+
+from deployments.channel import UNREACHABLE, Channel, Link, Listener, ReplicaLost, detached
+from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
+from deployments.metrics import Counts, priority_class
+from engine.request import SamplingParams
+from engine.submission import Submission
+from router.ticket import Ticket
+
+logger = logging.getLogger(__name__)
+
+MAX_LOSSES = 3
+"""Replicas that may be lost under one request before it is given up."""
+
+ROUTER_RETRY_S = 0.1
+ROUTER_WAIT_S = 30.0
+"""How long requests wait for a router that is being restarted."""
+
+
+class Refused(Exception):
+    """The request was turned away.
+
+    Attributes:
+        refusal: why.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+class Failed(Exception):
+    """The request was taken and could not be finished; the message is for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One sequence to generate.
+
+    Attributes:
+        key: unique in the deployment.
+        prompt: token ids.
+        params: with a seed, so that a repetition repeats.
+        priority: higher is more urgent.
+        arrival: wall clock, ms.
+    """
+
+    key: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    priority: int
+    arrival: int
+
+
+class RouterClient:
+    """A gateway's side of the Router; waits for one that is being restarted."""
+
+    def __init__(self, handle: DeploymentHandle, gateway: str) -> None:
+        plain = handle.options(request_serialization="pickle", response_serialization="pickle")
+        self._gateway = gateway
+        self._handle = plain
+        self._acquire = plain.options(method_name="acquire")
+        self._bounced = plain.options(method_name="bounced")
+        self._lost = plain.options(method_name="lost")
+        self._release = plain.options(method_name="release")
+        self._session = plain.options(method_name="session", stream=True)
+        self._released: dict[str, bool] = {}
+        self._releasing: asyncio.Task[None] | None = None
+
+    async def place(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
+        """Return the replica to go to, or why there is none; cancelling gives the ticket up."""
+        method = self._bounced if bounced else self._acquire
+        deadline = time.monotonic() + ROUTER_WAIT_S
+        while True:
+            response = method.remote(self._gateway, ticket)
+            try:
+                answer: str | Refusal = await response
+                return answer
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    response.cancel()
+                    raise
+                # Not ours: it is the router that cancels what it has, since it is stopped.
+            except UNREACHABLE:
+                pass
+            if time.monotonic() > deadline:
+                return Refusal(RefusalKind.NO_REPLICA, retry_after=5.0)
+            await asyncio.sleep(ROUTER_RETRY_S)
+            method, ticket = self._acquire, replace(ticket, again=True)
+
+    def release(self, ticket: str, *, finished: bool) -> None:
+        """Give up a ticket, soon; several go in one message."""
+        self._released[ticket] = finished
+        if self._releasing is None or self._releasing.done():
+            self._releasing = detached(self._send_releases())
+
+    async def lost(self, replica: str) -> None:
+        """Say that a replica cannot be reached."""
+        with contextlib.suppress(*UNREACHABLE):
+            await self._lost.remote(replica)
+
+    async def describe(self) -> ReplicaInfo | Refusal:
+        """Return what the replicas are, as soon as there is one."""
+        return await self._ask(self._handle.describe)
+
+    async def healthy(self) -> bool:
+        """Whether a replica makes progress."""
+        with contextlib.suppress(*UNREACHABLE, TimeoutError):
+            async with asyncio.timeout(2.0):
+                return bool(await self._handle.healthy.remote())
+        return False
+
+    async def count(self, counts: Counts) -> None:
+        """Hand over what was counted."""
+        await self._handle.count.remote(counts)
+
+    async def metrics(self, counts: Counts, model: str) -> str:
+        """Return the Prometheus page."""
+        return str(await self._handle.metrics.remote(counts, model))
+
+    async def keep_session(self) -> None:
+        """Hold a stream to the router open for ever, so that it notices when this process dies."""
+        while True:
+            with contextlib.suppress(*UNREACHABLE):
+                session: Any = self._session.remote(self._gateway)
+                async for _ in session:
+                    pass
+            await asyncio.sleep(ROUTER_RETRY_S)
+
+    async def _ask(self, method: DeploymentHandle) -> ReplicaInfo | Refusal:
+        try:
+            answer: ReplicaInfo | Refusal = await method.remote()
+        except UNREACHABLE:
+            return Refusal(RefusalKind.NO_REPLICA, retry_after=5.0)
+        return answer
+
+    async def _send_releases(self) -> None:
+        while self._released:
+            released, self._released = self._released, {}
+            # A router that cannot be reached is a new one soon, which knows no grants.
+            with contextlib.suppress(*UNREACHABLE):
+                await self._release.remote(released)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One life of a sequence: a ticket, and what it led to.
+
+    Attributes:
+        ticket: held at the router from the first ``place`` on.
+        ended: done when the replica has sent the last event, or is lost.
+        link: to the replica that was asked to take the request.
+        submitting: the asking.
+    """
+
+    ticket: Ticket
+    ended: "asyncio.Future[None]"
+    link: Link | None = None
+    submitting: "asyncio.Task[Refusal | None] | None" = None
+
+
+class Sequence:
+    """An order being carried out: run it in a task of its own, cancel the task to drop it.
+
+    Invariant: at most one attempt lives; every attempt is given up exactly once.
+
+    Args:
+        order: what to do.
+        info: of any replica; all have the same block size.
+        router, channel: the ways out of this process.
+        counts: where to count.
+        emit: called with each event; the last one has a finish reason, or is an error.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        info: ReplicaInfo,
+        router: RouterClient,
+        channel: Channel,
+        counts: Counts,
+        emit: Callable[[Event | Refused | Failed], None],
+    ) -> None:
+        self._order = order
+        self._info = info
+        self._router = router
+        self._channel = channel
+        self._counts = counts
+        self._emit = emit
+        self._began = time.monotonic()
+        self._moved = self._began
+        self._generated: list[int] = []
+        self._attempts = 0
+        self._attempt: _Attempt | None = None
+
+    async def run(self) -> None:
+        """Carry the order out, on as many replicas as it takes."""
+        try:
+            while True:
+                try:
+                    attempt = await self._place()
+                    await attempt.ended
+                    return
+                except ReplicaLost as lost:
+                    await self._bear(lost)
+        except asyncio.CancelledError:
+            # Without an attempt it has just ended by itself.
+            if self._attempt is not None:
+                self._counts.add("request_success_total", 1, (("finished_reason", "abort"),))
+            raise
+        except Refused as error:
+            self._emit(error)
+        except Failed as error:
+            self._fail(error)
+        except Exception as error:
+            logger.exception("request %s", self._order.key)
+            self._fail(Failed(repr(error)))
+        finally:
+            self._give_up(finished=False)
+
+    async def _place(self) -> _Attempt:
+        """Find a replica that takes the request."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        attempt = self._attempt = _Attempt(self._ticket(), ended)
+        bounced = False
+        while True:
+            replica = await self._router.place(attempt.ticket, bounced=bounced)
+            if isinstance(replica, Refusal):
+                raise self._refused(replica)
+            if await self._submit(attempt, replica):
+                self._taken()
+                return attempt
+            bounced = True
+
+    async def _submit(self, attempt: _Attempt, replica: str) -> bool:
+        """Ask the replica to take the request; False: it has no room after all.
+
+        Raises:
+            Refused: it can never take it.
+            ReplicaLost: it is gone.
+        """
+        link = await self._channel.connect(replica)
+        if self._generated and link.info.fingerprint != self._info.fingerprint:
+            raise Failed(f"replica {replica} computes with other numerics")
+        self._info = link.info
+        key, order = attempt.ticket.id, self._order
+        link.listen(key, self._listener(attempt))
+        generated = tuple(self._generated)
+        submission = Submission(
+            key, order.prompt, order.params, order.priority, order.arrival, generated
+        )
+        # Not cancelled with the client: only when it has been answered is it known whether
+        # there is something to abort.
+        attempt.link, attempt.submitting = link, detached(link.submit(submission))
+        refusal = await asyncio.shield(attempt.submitting)
+        if refusal is None:
+            return True
+        link.forget(key)
+        attempt.link = attempt.submitting = None
+        if refusal.kind is RefusalKind.QUEUE_FULL:
+            return False
+        raise self._refused(refusal)
+
+    def _listener(self, attempt: _Attempt) -> Listener:
+        def listen(event: Event | ReplicaLost) -> None:
+            if self._attempt is not attempt or attempt.ended.done():
+                return
+            if isinstance(event, ReplicaLost):
+                attempt.ended.set_exception(event)
+                return
+            _, tokens, _, finish, error = event
+            if error is not None:
+                attempt.ended.set_exception(Failed(error))
+                return
+            self._note(tokens, finish)
+            self._emit(event)
+            if finish is not None:
+                attempt.ended.set_result(None)
+
+        return listen
+
+    async def _bear(self, lost: ReplicaLost) -> None:
+        """Make ready to go on elsewhere, from the tokens so far."""
+        self._give_up(finished=False)
+        await self._router.lost(lost.replica)
+        if self._attempts > MAX_LOSSES:
+            raise Failed(str(lost)) from lost
+        self._counts.add("request_resumed_total")
+
+    def _fail(self, error: Failed) -> None:
+        self._counts.add("request_errors_total")
+        self._emit(error)
+
+    def _give_up(self, *, finished: bool) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        key = attempt.ticket.id
+        if attempt.link is not None:
+            attempt.link.forget(key)
+        if attempt.ended.done() and not attempt.ended.cancelled():
+            attempt.ended.exception()  # it may be that nobody waited for it yet
+        if attempt.link is None or attempt.submitting is None or finished:
+            self._router.release(key, finished=finished)
+        else:
+            detached(_withdraw(attempt.link, attempt.submitting, key, self._router))
+
+    def _ticket(self) -> Ticket:
+        order, block = self._order, self._info.block_tokens
+        again = self._attempts > 0
+        # A new name for each life: a late report about an earlier one means nothing then.
+        key = f"{order.key}.{self._attempts}" if again else order.key
+        self._attempts += 1
+        now = len(order.prompt) + len(self._generated)
+        most = min(len(order.prompt) + order.params.max_tokens, self._info.max_model_len)
+        blocks_now = -(-now // block)
+        blocks_max = max(-(-most // block), blocks_now)
+        return Ticket(key, order.priority, order.arrival, blocks_now, blocks_max, again)
+
+    def _refused(self, refusal: Refusal) -> Refused | Failed:
+        self._counts.add("admission_rejections_total", 1, (("reason", refusal.kind.value),))
+        if self._generated:
+            return Failed(f"cannot go on: {refusal.kind.value}")
+        return Refused(refusal)
+
+    def _taken(self) -> None:
+        now = time.monotonic()
+        if not self._generated:
+            waited, labels = now - self._began, priority_class(self._order.priority)
+            self._counts.observe("request_queue_time_seconds", waited, labels)
+            self._counts.add("prompt_tokens_total", len(self._order.prompt))
+
+    def _note(self, tokens: tuple[int, ...], finish: str | None) -> None:
+        now = time.monotonic()
+        if tokens:
+            if self._generated:
+                each = (now - self._moved) / len(tokens)
+                self._counts.observe("inter_token_latency_seconds", each, times=len(tokens))
+            else:
+                self._counts.observe("time_to_first_token_seconds", now - self._began)
+            self._moved = now
+            self._generated += tokens
+        if finish is not None:
+            self._counts.add("request_success_total", 1, (("finished_reason", finish),))
+            self._counts.add("generation_tokens_total", len(self._generated))
+            self._counts.observe("e2e_request_latency_seconds", now - self._began)
+            self._give_up(finished=True)
+
+
+async def _withdraw(
+    link: Link, submitting: "asyncio.Task[Refusal | None]", key: str, router: RouterClient
+) -> None:
+    """Abort a request that may still be on its way to the replica, then give its ticket up."""
+    try:
+        if await submitting is None:
+            await link.abort((key,))
+    except ReplicaLost:
+        pass  # and with it the request
+    finally:
+        router.release(key, finished=False)

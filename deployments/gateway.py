@@ -1,0 +1,223 @@
+"""Gateway: HTTP in, a placed and streamed request out. Wire details are in ``openai``."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from fastapi import FastAPI, Request
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from deployments.answer import AnswerStream, Choices, Emit, api_error
+from deployments.channel import UNREACHABLE, HandleChannel, detached
+from deployments.config import ServeConfig
+from deployments.dispatch import Order, Refused, RouterClient, Sequence
+from deployments.messages import Refusal, ReplicaInfo
+from deployments.metrics import CONTENT_TYPE, Counts
+from deployments.openai import chat, completions
+from deployments.openai.body import check_key, read_limited
+from deployments.openai.call import Call, Job, Served
+from deployments.openai.errors import install_error_handlers
+from deployments.openai.sse import HEADERS, MEDIA_TYPE
+from engine.loader import load_tokenizer, resolve
+from engine.model_info import model_info
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S: Final = 5.0
+COUNT_S: Final = 1.0
+# Tokenising this many bytes takes well under a millisecond: less than changing threads.
+_SHORT_BODY: Final = 2048
+
+Prepare = Callable[..., Call]
+
+
+class Gateway:
+    """An HTTP front end; keeps no state that another could not do without."""
+
+    def __init__(
+        self, config: ServeConfig, router: DeploymentHandle, replicas: DeploymentHandle
+    ) -> None:
+        self._config = config
+        self._name: str = serve.get_replica_context().replica_id.unique_id
+        self._router = RouterClient(router, self._name)
+        self._channel = HandleChannel(replicas, self._name)
+        self._counts = Counts()
+        self._rng = random.SystemRandom()
+        self._serial = 0
+        self._started = int(time.time())
+        folder = resolve(config.model)
+        info = model_info(folder)
+        self._tokenizer = load_tokenizer(folder)
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._info: ReplicaInfo | None = None
+        self._served = Served(
+            name=config.name,
+            max_model_len=config.max_model_len or info.max_model_len,
+            vocab_size=info.vocab_size,
+            max_prompts=config.max_prompts,
+            max_priority=config.max_priority,
+            vllm_priority=config.vllm_priority,
+        )
+        self._background = [
+            detached(self._router.keep_session()),
+            detached(self._keep_counting()),
+        ]
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return build_http(self)
+
+    # ---- the endpoints ----------------------------------------------------------------
+
+    async def generate(self, request: Request, prepare: Prepare) -> Response:
+        """Answer a chat or completions request."""
+        arrived = time.time()
+        check_key(request.headers, self._config.key)
+        limit = self._config.max_body_bytes
+        body = await read_limited(request.stream(), request.headers, limit)
+        info = await self._replica_info()
+        call = await self._prepare(prepare, body, request)
+        choices = Choices(call, info.fingerprint)
+        choices.start(partial(self._sequence, call.priority, int(arrived * 1000), info))
+        if not call.stream:
+            try:
+                return JSONResponse(await choices.answer())
+            finally:
+                choices.close()
+        stream = AnswerStream(choices, KEEP_ALIVE_S)
+        try:
+            # A refusal has to come before the first byte.
+            await stream.begin()
+        except BaseException:
+            choices.close()
+            raise
+        return _ClosingStream(stream.events(), choices.close)
+
+    async def models(self, request: Request) -> Response:
+        """List the one model."""
+        check_key(request.headers, self._config.key)
+        return JSONResponse(self._served.listing(self._started))
+
+    async def health(self) -> Response:
+        """Say whether a replica makes progress."""
+        if await self._router.healthy():
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "no replica makes progress"}, 503)
+
+    async def metrics(self) -> Response:
+        """Return the Prometheus page of the whole deployment."""
+        counts = self._counts.take()
+        try:
+            page = await self._router.metrics(counts, self._served.name)
+        except UNREACHABLE:
+            self._counts.merge(counts)
+            return PlainTextResponse("the router is being restarted\n", 503)
+        return Response(page, media_type=CONTENT_TYPE)
+
+    # ---- what they need ---------------------------------------------------------------
+
+    async def _replica_info(self) -> ReplicaInfo:
+        """Return what the replicas are; the first time, wait for one.
+
+        Raises:
+            ApiError: none comes in time (503).
+        """
+        if self._info is None:
+            answer = await self._router.describe()
+            if isinstance(answer, Refusal):
+                raise api_error(Refused(answer))
+            self._info = answer
+            # A pool smaller than the model's context is the true limit.
+            room = min(answer.max_model_len, answer.total_blocks * answer.block_tokens)
+            self._served = replace(self._served, max_model_len=room)
+        return self._info
+
+    async def _prepare(self, prepare: Prepare, body: bytes, request: Request) -> Call:
+        arguments = (
+            body,
+            request.headers,
+            self._tokenizer,
+            self._served,
+            self._rng,
+            time.time(),
+        )
+        if len(body) <= _SHORT_BODY:
+            return prepare(*arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, prepare, *arguments)
+
+    def _sequence(
+        self, priority: int, arrival: int, info: ReplicaInfo, job: Job, emit: Emit
+    ) -> Sequence:
+        self._serial += 1
+        key = f"{self._name}-{self._serial}"
+        order = Order(key, job.prompt, job.params, priority, arrival)
+        return Sequence(order, info, self._router, self._channel, self._counts, emit)
+
+    async def _keep_counting(self) -> None:
+        """Hand what was counted to the router once a second; nothing is lost if it is away."""
+        while True:
+            await asyncio.sleep(COUNT_S)
+            if not self._counts:
+                continue
+            counts = self._counts.take()
+            try:
+                await self._router.count(counts)
+            except UNREACHABLE:
+                self._counts.merge(counts)
+
+
+def build_http(gateway: Gateway) -> FastAPI:
+    """Return the HTTP application: paths, and errors in the envelope.
+
+    Serve itself echoes the client's x-request-id, or makes one.
+    """
+    app = FastAPI(title="Tidegate", docs_url=None, redoc_url=None, openapi_url=None)
+    install_error_handlers(app)
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await gateway.generate(request, chat.prepare)
+
+    @app.post("/v1/completions")
+    async def text_completions(request: Request) -> Response:
+        return await gateway.generate(request, completions.prepare)
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        return await gateway.models(request)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return await gateway.health()
+
+    @app.api_route("/metrics", methods=["GET", "HEAD"])
+    async def metrics() -> Response:
+        return await gateway.metrics()
+
+    return app
+
+
+class _ClosingStream(StreamingResponse):
+    """A stream that cleans up however it ends, also if it never began.
+
+    The generator's own ``finally`` would not do: one that was never started has none.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(events, media_type=MEDIA_TYPE, headers=dict(HEADERS))
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()

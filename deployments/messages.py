@@ -1,0 +1,116 @@
+"""What travels between the gateway, the router and the replicas.
+
+What is sent for each token is a plain tuple, which pickles several times faster than a
+dataclass; what is sent once a request, or a few times a second, is a dataclass.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from engine.request import (
+    AdmitError,
+    EmptyPrompt,
+    FinishReason,
+    InvalidParam,
+    NeverFits,
+    PromptTooLong,
+    QueueFull,
+)
+
+Event: TypeAlias = tuple[str, tuple[int, ...], str, str | None, str | None]
+"""One request's share of a step: key, new tokens, new text, finish reason, error.
+
+The one with a finish reason or an error is a request's last.
+"""
+
+Batch: TypeAlias = tuple[Event, ...]
+"""All events of one step for one gateway."""
+
+
+class RefusalKind(StrEnum):
+    """Why a request was turned away."""
+
+    BUSY = "busy"
+    NO_REPLICA = "no_replica"
+    NEVER_FITS = "never_fits"
+    QUEUE_FULL = "queue_full"
+    TOO_LONG = "too_long"
+    EMPTY = "empty"
+    INVALID = "invalid"
+    ABANDONED = "abandoned"
+    NO_STREAM = "no_stream"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A "no" that crosses processes as a value: Serve would log a raised one as a failure.
+
+    Attributes:
+        kind: why.
+        retry_after: seconds after which to try again, for BUSY and NO_REPLICA.
+        current: what was asked for or is there, in the kind's unit.
+        limit: what there can be, in the same unit.
+        message: a sentence, for INVALID and OTHER.
+        param: the parameter that is wrong, for INVALID.
+    """
+
+    kind: RefusalKind
+    retry_after: float = 0.0
+    current: int = 0
+    limit: int = 0
+    message: str = ""
+    param: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """What a gateway must know of a replica, sent as the first message of its stream.
+
+    Attributes:
+        fingerprint: of its numerics; a stream goes on only where it is the same.
+        block_tokens: tokens in a block of the KV cache.
+        total_blocks: blocks of the whole pool.
+        max_model_len: the context, in tokens.
+    """
+
+    fingerprint: str
+    block_tokens: int
+    total_blocks: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """How a replica is, beside what the router needs to place requests.
+
+    Attributes:
+        healthy: its step loop runs, and moves if it has work.
+        preemptions: since the replica started.
+        recomputed_tokens: tokens computed again because of them.
+    """
+
+    healthy: bool
+    preemptions: int
+    recomputed_tokens: int
+
+
+def refuse(error: AdmitError | InvalidParam) -> Refusal:
+    """Turn an engine's refusal into one that crosses processes."""
+    if isinstance(error, QueueFull):
+        return Refusal(RefusalKind.QUEUE_FULL, current=error.waiting, limit=error.limit)
+    if isinstance(error, PromptTooLong):
+        return Refusal(RefusalKind.TOO_LONG, current=error.tokens, limit=error.limit)
+    if isinstance(error, NeverFits):
+        return Refusal(RefusalKind.NEVER_FITS, current=error.blocks, limit=error.total)
+    if isinstance(error, EmptyPrompt):
+        return Refusal(RefusalKind.EMPTY)
+    if isinstance(error, InvalidParam):
+        return Refusal(RefusalKind.INVALID, message=str(error), param=error.name)
+    return Refusal(RefusalKind.OTHER, message=str(error))
+
+
+def finish_reason(text: str | None) -> FinishReason | None:
+    """Read the finish reason of an event."""
+    return None if text is None else FinishReason(text)

@@ -1,0 +1,206 @@
+"""Replica: one Engine in a Serve deployment, and the streams from it to the gateways."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from deployments.channel import Outbox
+from deployments.config import ServeConfig
+from deployments.messages import Batch, Refusal, RefusalKind, ReplicaInfo, Vitals, refuse
+from deployments.reporting import Figures, Reporter
+from engine.request import AdmitError, InvalidParam, SamplingParams
+from engine.submission import Delta, EngineFailed, StepReport, Submission
+from router.report import Report
+
+if TYPE_CHECKING:
+    from engine.build import EngineConfig
+
+logger = logging.getLogger(__name__)
+
+_WARM_UP = "warm-up"
+_WARM_UP_TIMEOUT_S = 120.0
+
+
+def wall_clock_ms() -> int:
+    """The scheduler's clock: arrivals are stamped on other machines, so it is the wall's."""
+    return time.time_ns() // 1_000_000
+
+
+def engine_config(config: ServeConfig) -> "EngineConfig":
+    """Return the part of the settings that shapes an engine."""
+    from engine.build import EngineConfig
+
+    return EngineConfig(
+        model=config.model,
+        dtype=config.dtype,
+        device=config.device,
+        num_blocks=config.num_blocks,
+        block_tokens=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_batch_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        max_waiting=config.max_waiting,
+        policy=config.scheduling_policy,
+        aging=config.aging_ticks,
+        prefill_chunk=config.prefill_chunk,
+        threads=config.threads_per_replica,
+    )
+
+
+class Replica:
+    """Runs requests that gateways submit; tells the router what room it has.
+
+    All methods run on the actor's event loop; only ``_on_step`` is called on the engine's
+    thread.
+
+    Invariants: ``_owner`` holds exactly the keys that were admitted and have not ended;
+    each of them is told to the router once as admitted and once as ended.
+
+    Raises:
+        TimeoutError: the warm-up generation did not come back.
+    """
+
+    def __init__(self, config: ServeConfig, router: DeploymentHandle) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._name: str = serve.get_replica_context().replica_id.unique_id
+        self._router = router.options(
+            request_serialization="pickle", response_serialization="pickle"
+        )
+        self._config = config
+        self._boxes: dict[str, Outbox] = {}
+        self._owner: dict[str, str] = {}
+        self._warm = threading.Event()
+        # Here, since whoever deploys imports this module and has no use for torch.
+        from engine.build import build_engine
+
+        self._engine, info = build_engine(engine_config(config), self._on_step, wall_clock_ms)
+        self._engine.start()
+        self._warm_up()
+        self._info = ReplicaInfo(
+            info.fingerprint, info.block_tokens, info.total_blocks, info.max_model_len
+        )
+        self._reporter = Reporter(
+            self._name, self._figures, self._send, config.report_interval_s, config.heartbeat_s
+        )
+        self._reporting = self._loop.create_task(self._reporter.run())
+
+    def _warm_up(self) -> None:
+        """Generate two tokens, so that nobody's first request meets a model that fails."""
+        params = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
+        self._engine.submit(Submission(_WARM_UP, (1, 2, 3, 4), params))
+        if not self._warm.wait(_WARM_UP_TIMEOUT_S):
+            raise TimeoutError(f"no answer to a warm-up request in {_WARM_UP_TIMEOUT_S:.0f} s")
+        if self._engine.failure is not None:
+            raise RuntimeError("the warm-up request failed") from self._engine.failure
+
+    async def submit(self, gateway: str, submission: Submission) -> Refusal | None:
+        """Take a request whose events go to ``gateway``'s stream; None means taken."""
+        if gateway not in self._boxes:
+            return Refusal(RefusalKind.NO_STREAM)
+        try:
+            self._engine.submit(submission)
+        except EngineFailed:
+            return Refusal(RefusalKind.NO_STREAM)
+        except (AdmitError, InvalidParam) as error:
+            return refuse(error)
+        self._owner[submission.key] = gateway
+        self._reporter.admitted(submission.key)
+        return None
+
+    async def abort(self, keys: Sequence[str]) -> None:
+        """Drop requests; those that have ended or are unknown are passed over."""
+        for key in keys:
+            if self._owner.pop(key, None) is not None:
+                self._engine.abort(key)
+                self._reporter.ended(key)
+
+    async def stream(self, gateway: str) -> AsyncIterator[ReplicaInfo | Batch]:
+        """Send what this replica is, then one message a step for as long as both live.
+
+        When the stream ends, so do the gateway's requests: nobody else could read them.
+        """
+        await self._drop_gateway(gateway)
+        box = self._boxes[gateway] = Outbox()
+        try:
+            yield self._info
+            async for batch in box.batches():
+                yield batch
+        finally:
+            if self._boxes.get(gateway) is box:
+                await self._drop_gateway(gateway)
+
+    async def check_health(self) -> None:
+        """Called by Serve, which restarts a replica that raises.
+
+        Raises:
+            RuntimeError: the step loop is dead or hangs.
+        """
+        if not self._healthy():
+            raise RuntimeError(f"the step loop of replica {self._name} does not move")
+
+    def __del__(self) -> None:
+        if engine := getattr(self, "_engine", None):
+            engine.stop(timeout=1.0)
+
+    async def _drop_gateway(self, gateway: str) -> None:
+        if (box := self._boxes.pop(gateway, None)) is not None:
+            box.close()
+        await self.abort([key for key, owner in self._owner.items() if owner == gateway])
+
+    def _on_step(self, report: StepReport) -> None:
+        if not self._warm.is_set():
+            for delta in report.deltas:
+                if delta.finish is not None or delta.error is not None:
+                    self._warm.set()
+            return
+        self._loop.call_soon_threadsafe(self._after_step, report.deltas)
+
+    def _after_step(self, deltas: Sequence[Delta]) -> None:
+        if self._engine.failure is not None:
+            # Its requests did nothing wrong: their gateways place them elsewhere.
+            for gateway in list(self._boxes):
+                self._boxes[gateway].close()
+            return
+        touched: dict[str, Outbox] = {}
+        for delta in deltas:
+            gateway = self._owner.get(delta.key)
+            if gateway is None:
+                continue  # aborted while the step ran
+            if (box := self._boxes.get(gateway)) is not None:
+                finish = None if delta.finish is None else delta.finish.value
+                box.put((delta.key, delta.tokens, delta.text, finish, delta.error))
+                touched[gateway] = box
+            if delta.finish is not None or delta.error is not None:
+                del self._owner[delta.key]
+                self._reporter.ended(delta.key)
+        for touched_box in touched.values():
+            touched_box.flush()
+        self._reporter.moved()
+
+    def _healthy(self) -> bool:
+        progress = self._engine.progress()
+        hangs = progress.busy and progress.since > self._config.stall_s
+        return self._engine.failure is None and not hangs
+
+    def _figures(self) -> Figures:
+        stats = self._engine.stats()
+        return Figures(
+            total_blocks=stats.total_blocks,
+            free_blocks=stats.free_blocks,
+            running=stats.running,
+            max_seqs=self._config.max_num_seqs,
+            waiting=stats.waiting,
+            waiting_blocks=stats.waiting_blocks,
+            max_waiting=self._config.max_waiting,
+            held=tuple(self._owner),
+            vitals=Vitals(self._healthy(), stats.preemptions, stats.recomputed_tokens),
+        )
+
+    async def _send(self, report: Report, vitals: Vitals) -> bool:
+        return bool(await self._router.report.remote(report, vitals, self._info))

@@ -1,0 +1,127 @@
+"""When a replica tells the router how it is doing, and what happened since it last did."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from deployments.messages import Vitals
+from router.report import Report
+
+logger = logging.getLogger(__name__)
+
+SEND_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A replica's state at one moment, in the units of ``Report``."""
+
+    total_blocks: int
+    free_blocks: int
+    running: int
+    max_seqs: int
+    waiting: int
+    waiting_blocks: int
+    max_waiting: int
+    held: tuple[str, ...]
+    vitals: Vitals
+
+
+class Reporter:
+    """Sends reports: at once when room came free, soon when something moved, else a heartbeat.
+
+    At most one is under way. Ids stay on the lists until a report that names them has
+    arrived, so a report that is lost costs nothing.
+
+    Args:
+        replica: the replica's name, new for every life.
+        figures: reads the replica's state. Called in the same turn of the event loop in
+            which the lists are read, so that both tell of the same moment.
+        send: delivers a report; returns whether the router wants the full list next time.
+        interval_s: least time between two reports unless room came free.
+        heartbeat_s: most time between two reports.
+    """
+
+    def __init__(
+        self,
+        replica: str,
+        figures: Callable[[], Figures],
+        send: Callable[[Report, Vitals], Awaitable[bool]],
+        interval_s: float,
+        heartbeat_s: float,
+    ) -> None:
+        self._replica = replica
+        self._figures = figures
+        self._send = send
+        self._interval_s = interval_s
+        self._heartbeat_s = heartbeat_s
+        self._admitted: list[str] = []
+        self._ended: list[str] = []
+        self._seq = 0
+        self._full = True
+        self._moved = asyncio.Event()
+        self._room = asyncio.Event()
+
+    def admitted(self, key: str) -> None:
+        """A request was taken."""
+        self._admitted.append(key)
+        self._moved.set()
+
+    def ended(self, key: str) -> None:
+        """A request finished, failed or was aborted; its blocks are free."""
+        self._ended.append(key)
+        self._moved.set()
+        self._room.set()
+
+    def moved(self) -> None:
+        """A step was done."""
+        self._moved.set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            sent = time.monotonic()
+            await self._report()
+            await _within(self._moved, self._heartbeat_s)
+            await _within(self._room, sent + self._interval_s - time.monotonic())
+            self._moved.clear()
+            self._room.clear()
+
+    async def _report(self) -> None:
+        figures = self._figures()
+        admitted, ended = len(self._admitted), len(self._ended)
+        self._seq += 1
+        report = Report(
+            replica=self._replica,
+            seq=self._seq,
+            total_blocks=figures.total_blocks,
+            free_blocks=figures.free_blocks,
+            running=figures.running,
+            max_seqs=figures.max_seqs,
+            waiting=figures.waiting,
+            waiting_blocks=figures.waiting_blocks,
+            max_waiting=figures.max_waiting,
+            admitted=tuple(self._admitted),
+            ended=tuple(self._ended),
+            held=figures.held if self._full else None,
+        )
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                self._full = await self._send(report, figures.vitals)
+        except Exception as error:
+            # Whatever it was, it is the router's trouble: this replica goes on serving.
+            logger.warning("report %d did not reach the router: %r", self._seq, error)
+            self._full = True
+            return
+        del self._admitted[:admitted]
+        del self._ended[:ended]
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,237 @@
+"""Router: RouterCore in one Serve deployment, with futures for those who wait."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.config import ServeConfig
+from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Vitals
+from deployments.metrics import Counts, Page
+from router.core import RouterConfig, RouterCore
+from router.errors import Busy, NeverFitsAnywhere, NoReplica, UnknownTicket
+from router.report import Report
+from router.ticket import Decision, Placement, Ticket
+
+logger = logging.getLogger(__name__)
+
+REPLICA_WAIT_S = 30.0
+"""How long requests wait for a first replica, from the start or the loss of the last one."""
+
+SILENT_S = 15.0
+"""A replica whose last report is older does not count as making progress."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What a replica last said beside its report.
+
+    Attributes:
+        info: what it is.
+        vitals: how it is.
+        at: the router's clock when it said so, in seconds.
+    """
+
+    info: ReplicaInfo
+    vitals: Vitals
+    at: float
+
+
+class Router:
+    """Answers gateways and hears from replicas; one for the whole deployment.
+
+    Invariants: a ticket is in ``_waiting`` from its acquire to its decision; it is in
+    ``_owner`` from its acquire until it is given up, and then nowhere in the core either.
+    """
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._clock = time.monotonic
+        self._expected = config.replicas
+        self._core = RouterCore(
+            RouterConfig(
+                policy=config.scheduling_policy,
+                aging_ms=config.aging_ticks,
+                lookahead=config.lookahead,
+                max_queued=config.max_queued,
+                expecting=config.replicas,
+            ),
+            self._clock,
+            random.Random(),
+        )
+        self._waiting: dict[str, asyncio.Future[str | Refusal]] = {}
+        self._owner: dict[str, str] = {}
+        self._sessions: dict[str, object] = {}
+        self._replicas: dict[str, Known] = {}
+        self._counts = Counts()
+        self._first_replica = asyncio.Event()
+        self._hope: asyncio.TimerHandle | None = None
+        self._hope_for_replicas()
+
+    async def acquire(self, gateway: str, ticket: Ticket) -> str | Refusal:
+        """Return the replica to go to, once there is one with room, or why there is none.
+
+        When the call is cancelled, the ticket is given up.
+        """
+        decided: asyncio.Future[str | Refusal] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket.id] = decided
+        self._owner[ticket.id] = gateway
+        try:
+            self._settle(self._core.acquire(ticket))
+        except (Busy, NoReplica, NeverFitsAnywhere) as error:
+            self._forget(ticket.id)
+            return _refusal(error)
+        return await self._decision(ticket.id, decided)
+
+    async def bounced(self, gateway: str, ticket: Ticket) -> str | Refusal:
+        """Place again, with its first arrival, a ticket that its replica had no room for."""
+        decided: asyncio.Future[str | Refusal] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket.id] = decided
+        try:
+            self._settle(self._core.bounced(ticket.id))
+        except UnknownTicket:
+            # The replica was lost meanwhile, or this is a new router.
+            self._waiting.pop(ticket.id, None)
+            return await self.acquire(gateway, ticket)
+        return await self._decision(ticket.id, decided)
+
+    async def release(self, tickets: Mapping[str, bool]) -> None:
+        """Give up tickets in whatever state; True for one whose end was seen."""
+        for ticket, finished in tickets.items():
+            self._release(ticket, finished=finished)
+
+    async def lost(self, replica: str) -> None:
+        """A gateway cannot reach the replica."""
+        self._lose(replica, "a gateway cannot reach it")
+
+    async def report(self, report: Report, vitals: Vitals, info: ReplicaInfo) -> bool:
+        """Hear from a replica; returns whether its next report should be a full one."""
+        if not vitals.healthy:
+            self._lose(report.replica, "its step loop does not move")
+            return True
+        self._settle(self._core.report(report))
+        full = self._core.wants_full_report(report.replica)
+        if not full or report.replica in self._replicas:
+            self._meet(report.replica, Known(info, vitals, self._clock()))
+        return full
+
+    async def session(self, gateway: str) -> AsyncIterator[int]:
+        """Stay open while the gateway lives; when it ends, its tickets are given up."""
+        mark = self._sessions[gateway] = object()
+        try:
+            yield 0
+            await asyncio.Event().wait()
+        finally:
+            if self._sessions.get(gateway) is mark:
+                del self._sessions[gateway]
+                for ticket in [t for t, owner in self._owner.items() if owner == gateway]:
+                    self._release(ticket, finished=False)
+
+    async def describe(self) -> ReplicaInfo | Refusal:
+        """Return what the replicas are, as soon as there is one; the smallest, if they differ."""
+        try:
+            async with asyncio.timeout(REPLICA_WAIT_S):
+                await self._first_replica.wait()
+        except TimeoutError:
+            return Refusal(RefusalKind.NO_REPLICA, retry_after=5.0)
+        return min((known.info for known in self._replicas.values()), key=lambda i: i.total_blocks)
+
+    async def healthy(self) -> bool:
+        """Whether a replica makes progress."""
+        now = self._clock()
+        return any(now - known.at < SILENT_S for known in self._replicas.values())
+
+    async def count(self, counts: Counts) -> None:
+        """Add what a gateway counted since it last did."""
+        self._counts.merge(counts)
+
+    async def metrics(self, counts: Counts, model: str) -> str:
+        """Return the Prometheus page of the whole deployment.
+
+        Args:
+            counts: what the asking gateway has not sent yet.
+            model: the model's name, a label of every figure.
+        """
+        self._counts.merge(counts)
+        vitals = {name: known.vitals for name, known in self._replicas.items()}
+        return Page(model).render(self._counts, self._core.gauges(), vitals)
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Return the ledger's figures, for tests and for people."""
+        gauges = self._core.gauges()
+        return {"gauges": gauges, "tickets": len(self._owner), "waiting": len(self._waiting)}
+
+    async def _decision(
+        self, ticket: str, decided: "asyncio.Future[str | Refusal]"
+    ) -> str | Refusal:
+        try:
+            return await decided
+        except asyncio.CancelledError:
+            self._release(ticket, finished=False)
+            raise
+
+    def _settle(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            waiting = self._waiting.pop(decision.ticket, None)
+            if isinstance(decision, Placement):
+                answer: str | Refusal = decision.replica
+            else:
+                answer = _refusal(decision.error)
+                self._owner.pop(decision.ticket, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+    def _release(self, ticket: str, *, finished: bool) -> None:
+        if (waiting := self._forget(ticket)) is not None and not waiting.done():
+            waiting.set_result(Refusal(RefusalKind.ABANDONED))
+        self._settle(self._core.release(ticket, finished=finished))
+
+    def _forget(self, ticket: str) -> "asyncio.Future[str | Refusal] | None":
+        self._owner.pop(ticket, None)
+        return self._waiting.pop(ticket, None)
+
+    def _meet(self, replica: str, known: Known) -> None:
+        if replica not in self._replicas:
+            logger.info("replica %s serves: %s", replica, known.info)
+            if self._hope is not None:
+                self._hope.cancel()
+                self._hope = None
+            self._core.expect(self._expected)
+        self._replicas[replica] = known
+        self._first_replica.set()
+
+    def _lose(self, replica: str, reason: str) -> None:
+        if self._replicas.pop(replica, None) is not None:
+            logger.warning("replica %s is lost: %s", replica, reason)
+            if not self._replicas:
+                self._hope_for_replicas()
+        lost = self._core.lost(replica)
+        for ticket in lost.tickets:
+            self._owner.pop(ticket, None)
+        self._settle(lost.decisions)
+
+    def _hope_for_replicas(self) -> None:
+        """Let tickets wait for a replica for a bounded time; after that they are refused."""
+        self._first_replica.clear()
+        self._settle(self._core.expect(self._expected))
+        loop = asyncio.get_running_loop()
+        self._hope = loop.call_later(REPLICA_WAIT_S, self._give_up_hope)
+
+    def _give_up_hope(self) -> None:
+        self._hope = None
+        self._settle(self._core.expect(0))
+
+
+def _refusal(error: Busy | NoReplica | NeverFitsAnywhere) -> Refusal:
+    if isinstance(error, Busy):
+        return Refusal(
+            RefusalKind.BUSY,
+            retry_after=error.retry_after,
+            current=error.queued,
+            limit=error.limit,
+        )
+    if isinstance(error, NoReplica):
+        return Refusal(RefusalKind.NO_REPLICA, retry_after=error.retry_after)
+    return Refusal(RefusalKind.NEVER_FITS, current=error.blocks, limit=error.total)
