@@ -243,6 +243,24 @@ def test_a_half_prefilled_request_is_preempted_and_starts_over() -> None:
     assert model.generated == {first: answer([1] * 4, 8), second: answer([2] * 16, 1)}
 
 
+def test_a_preempted_request_is_weighed_whole_when_it_returns() -> None:
+    """Fault: what was computed before a preemption is still taken as done at admission."""
+    model = FakeModel(make_scheduler(blocks=9, max_batch_tokens=9))
+    small, large = model.add([1], 16), model.add([2] * 4, 10)
+    victim = model.add([3] * 4, 12)
+    model.run_until_preempted(1)
+    assert model.plans[-1].preempted == [victim]
+    while small not in model.reasons:
+        assert victim not in model.scheduler.running()
+        model.step()
+    assert large in model.reasons
+    assert model.scheduler.blocks.free_blocks == 9
+    model.step()
+    assert model.plans[-1].prefill == [Chunk(victim, 0, 13, True)]
+    model.run()
+    assert model.generated[victim] == answer([3] * 4, 12)
+
+
 def test_the_lowest_decode_preempts_itself() -> None:
     """Fault: the lowest request takes a block from a higher one, or is run without room."""
     model = FakeModel(make_scheduler(blocks=5, max_seqs=2))
