@@ -1,0 +1,206 @@
+"""From an EngineConfig to an Engine: loads, checks, sizes and wires the parts."""
+
+import hashlib
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from engine.blocks import FreeListBlocks, blocks_for
+from engine.engine import Engine
+from engine.kv_pool import KVPool, KVShape
+from engine.linear import Tiling, make_invariant
+from engine.loader import load_model, load_tokenizer, resolve
+from engine.memory import pool_bytes
+from engine.model_info import ModelInfo, model_info
+from engine.prefill import Chunked, PrefillPolicy, WholePrompt
+from engine.rank import SchedPolicy
+from engine.request import require
+from engine.runner import ModelRunner
+from engine.sampling import Sampler
+from engine.scheduler import Scheduler, SchedulerConfig
+from engine.self_check import Variance, check_same_bits
+from engine.submission import StepReport
+from engine.text import TokenBytes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that shapes an engine.
+
+    Attributes:
+        model: ``demo``, a local folder or a Hub name.
+        dtype: ``auto`` is the one that the weights were saved in.
+        device: ``auto`` is cuda if there is one, else cpu.
+        num_blocks: blocks of the pool; None sizes it from the memory there is.
+        block_tokens: tokens a block.
+        max_num_seqs: sequences a step.
+        max_batch_tokens: tokens a step.
+        max_model_len: longest sequence; None is the model's own limit.
+        max_waiting: requests that may wait for their first admission.
+        policy: how requests are ordered.
+        aging: ticks of the clock that one level of priority is worth.
+        prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
+        threads: CPU threads of the model; None leaves torch's choice.
+        allow_variance: serve even if the start-up check finds that bits vary.
+    """
+
+    model: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    num_blocks: int | None = None
+    block_tokens: int = 16
+    max_num_seqs: int = 64
+    max_batch_tokens: int = 2048
+    max_model_len: int | None = None
+    max_waiting: int = 256
+    policy: SchedPolicy = SchedPolicy.PRIORITY
+    aging: int = 100
+    prefill_chunk: int | None = 512
+    threads: int | None = None
+    allow_variance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine turned out to be.
+
+    Attributes:
+        model: the model's shape.
+        total_blocks, block_tokens: the pool.
+        max_model_len: longest sequence in tokens.
+        fingerprint: equal on two engines if and only if their answers have the same bits.
+    """
+
+    model: ModelInfo
+    total_blocks: int
+    block_tokens: int
+    max_model_len: int
+    fingerprint: str
+
+
+def build_engine(
+    config: EngineConfig,
+    on_step: Callable[[StepReport], None],
+    clock: Callable[[], int] | None = None,
+    rng: random.Random | None = None,
+) -> tuple[Engine, EngineInfo]:
+    """Load the model and make an engine that has not started yet.
+
+    Args:
+        config: what to build.
+        on_step: receives what every step did.
+        clock: the ticks in which arrivals and ``config.aging`` are counted; steps if None.
+        rng: draws missing seeds; seeded by the system if None.
+
+    Raises:
+        ModelNotFound, ModelUnreadable: the model cannot be had.
+        InvalidParam: a setting is out of its range, or the pool does not fit in memory.
+        NotInvariant, Variance: this machine does not keep the same bits.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    folder = resolve(config.model)
+    info = model_info(folder)
+    max_model_len = _max_model_len(config, info)
+    device = _device(config.device)
+    model = load_model(folder, config.dtype, device)
+    tokenizer = load_tokenizer(folder)
+    tilings = make_invariant(model)
+    shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, model.dtype)
+    _check(model, shape, config, device, info.vocab_size)
+    num_blocks = _num_blocks(config, shape, max_model_len, device)
+    runner = ModelRunner(model, KVPool(shape, num_blocks, config.block_tokens, device))
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_seqs=config.max_num_seqs,
+            max_batch_tokens=config.max_batch_tokens,
+            max_waiting=config.max_waiting,
+            policy=config.policy,
+            aging_steps=config.aging,
+            max_model_len=max_model_len,
+        ),
+        FreeListBlocks(config.block_tokens, range(num_blocks)),
+        _prefill_policy(config),
+        clock,
+    )
+    sampler = Sampler(info.vocab_size, device)
+    rng = rng or random.Random()
+    text = TokenBytes(tokenizer)
+    engine = Engine(scheduler, runner, sampler, text, info.eos_token_ids, on_step, rng)
+    fingerprint = _fingerprint(info, model, device, tilings, runner.attention.decode_tile)
+    return engine, EngineInfo(info, num_blocks, config.block_tokens, max_model_len, fingerprint)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _max_model_len(config: EngineConfig, info: ModelInfo) -> int:
+    asked, limit = config.max_model_len, info.max_model_len
+    if asked is None:
+        return limit
+    require(2 <= asked <= limit, "max_model_len", asked, f"from 2 to the model's {limit}")
+    return asked
+
+
+def _prefill_policy(config: EngineConfig) -> PrefillPolicy:
+    return WholePrompt() if config.prefill_chunk is None else Chunked(config.prefill_chunk)
+
+
+def _check(
+    model: PreTrainedModel, shape: KVShape, config: EngineConfig, device: torch.device, vocab: int
+) -> None:
+    try:
+        check_same_bits(lambda pool: ModelRunner(model, pool), shape, device, vocab)
+    except Variance as variance:
+        if not config.allow_variance:
+            raise
+        logger.warning("%s; serving all the same, as allow_variance says", variance)
+
+
+def _num_blocks(
+    config: EngineConfig, shape: KVShape, max_model_len: int, device: torch.device
+) -> int:
+    """As many blocks as asked for, or as fit in memory and could ever be used."""
+    block_bytes = shape.bytes_per_token * config.block_tokens
+    room = pool_bytes(device) // block_bytes
+    if config.num_blocks is None:
+        usable = config.max_num_seqs * blocks_for(max_model_len, config.block_tokens)
+        require(room >= 1, "memory for the KV pool", pool_bytes(device), f">= {block_bytes} bytes")
+        return min(room, usable)
+    require(config.num_blocks >= 1, "num_blocks", config.num_blocks, "an integer from 1")
+    return config.num_blocks
+
+
+def _fingerprint(
+    info: ModelInfo,
+    model: PreTrainedModel,
+    device: torch.device,
+    tilings: dict[tuple[int, int], Tiling],
+    decode_tile: int,
+) -> str:
+    """Digest of all that decides bits: weights, dtype, device, kernels and their use."""
+    parts = (
+        info.revision,
+        str(model.dtype),
+        torch.__version__,
+        _processor(device),
+        torch.get_num_threads() if device.type == "cpu" else 0,
+        sorted(tilings.items()),
+        decode_tile,
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _processor(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return torch.backends.cpu.get_cpu_capability()

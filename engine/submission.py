@@ -1,0 +1,91 @@
+"""What crosses the engine's border: requests in, deltas out."""
+
+from dataclasses import dataclass
+
+from engine.request import FinishReason, SamplingParams
+from engine.scheduler_config import SchedulerStats
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request as it is handed to an engine.
+
+    Attributes:
+        key: the caller's name for it, unique among unfinished requests.
+        prompt: token ids.
+        params: how tokens are chosen and when it has enough.
+        priority: higher is more urgent.
+        arrival: tick of the first arrival in the scheduler's clock; None takes now.
+        generated: tokens produced elsewhere, which it goes on from.
+    """
+
+    key: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    priority: int = 0
+    arrival: int | None = None
+    generated: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step did for one request.
+
+    Attributes:
+        key: the request.
+        tokens: new tokens, the one that ends it included.
+        text: new text, fit to be shown: no half characters, nothing of a stop string.
+        finish: set when the request ended by itself; this is its last delta.
+        error: set when the request failed; this is its last delta.
+    """
+
+    key: str
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a step did, for whoever carries it on."""
+
+    deltas: tuple[Delta, ...]
+    stats: SchedulerStats
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Whether the loop moves: busy with the same step count for long means it hangs.
+
+    Attributes:
+        steps: steps that have ended.
+        busy: there are unfinished requests.
+        since: monotonic seconds since the last step ended or the loop became busy.
+    """
+
+    steps: int
+    busy: bool
+    since: float
+
+
+class DuplicateKey(ValueError):
+    """A request with this key is unfinished already."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"request {self.key!r} is unfinished already"
+
+
+class EngineFailed(RuntimeError):
+    """The step loop has ended by an error; nothing is accepted any more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the engine has failed: {self.reason}"

@@ -1,0 +1,91 @@
+"""Lab: drives a real Scheduler and a real ModelRunner, and keeps every row of logits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.blocks import FreeListBlocks
+from engine.invariants import check_invariants
+from engine.prefill import PrefillPolicy, WholePrompt
+from engine.request import SamplingParams
+from engine.runner import ModelRunner
+from engine.sampling import Sampler, SampleRow
+from engine.scheduler import Request, Scheduler, SchedulerConfig, StepOutput, Token
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request: what is asked and how its tokens are drawn."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    params: SamplingParams = GREEDY
+    seed: int = 0
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class Answer:
+    """Its tokens, and the logits that each was drawn from."""
+
+    tokens: list[int]
+    logits: list[Tensor]
+
+
+@dataclass(slots=True)
+class Run:
+    """All answers, and how often somebody was preempted on the way."""
+
+    answers: list[Answer]
+    preemptions: int
+
+
+def run(
+    runner: ModelRunner,
+    jobs: Sequence[Job],
+    num_blocks: int | None = None,
+    prefill: PrefillPolicy | None = None,
+    max_batch_tokens: int = 512,
+) -> Run:
+    """Run the jobs together over the first ``num_blocks`` blocks of the runner's pool."""
+    pool = runner.pool
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_seqs=64, max_batch_tokens=max_batch_tokens, max_waiting=64, max_model_len=2048
+        ),
+        FreeListBlocks(pool.block_tokens, range(num_blocks or pool.num_blocks)),
+        prefill or WholePrompt(),
+    )
+    vocab = None
+    ids = [scheduler.add(Request(list(j.prompt), j.max_tokens, j.priority)) for j in jobs]
+    job_of = dict(zip(ids, jobs, strict=True))
+    answers = {id: Answer([], []) for id in ids}
+    while scheduler.has_unfinished():
+        plan = scheduler.schedule()
+        check_invariants(scheduler)
+        logits = runner.forward(runner.prepare(plan, scheduler))
+        rows = [chunk.id for chunk in plan.prefill if chunk.last] + list(plan.decode)
+        vocab = vocab or Sampler(logits.shape[1])
+        samples = [
+            SampleRow(job_of[id].params, job_of[id].seed, job_of[id].prompt, answers[id].tokens)
+            for id in rows
+        ]
+        tokens = [int(token) for token in vocab.sample(logits, samples)]  # type: ignore[arg-type]
+        for id, row in zip(rows, logits, strict=True):
+            answers[id].logits.append(row)
+        outputs = [StepOutput(id, token) for id, token in zip(rows, tokens, strict=True)]
+        for event in scheduler.on_step(outputs):
+            if isinstance(event, Token):
+                answers[event.id].tokens.append(event.token)
+        check_invariants(scheduler)
+    assert scheduler.blocks.free_blocks == scheduler.blocks.total_blocks
+    return Run(list(answers.values()), scheduler.stats().preemptions)
+
+
+def same_bits(a: Answer, b: Answer) -> bool:
+    """Whether two answers agree in every token and in every bit of their logits."""
+    return a.tokens == b.tokens and torch.equal(torch.stack(a.logits), torch.stack(b.logits))
