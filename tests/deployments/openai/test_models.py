@@ -347,3 +347,8 @@ def test_whatever_a_field_holds_the_answer_is_a_call_or_a_4xx(
             jobs, error = (), refusal
         assert jobs or (error is not None and 400 <= error.status < 500)
         assert error is None or sse.error_events(error)
+
+
+def test_an_empty_stop_is_refused_in_the_words_of_the_api() -> None:
+    with pytest.raises(BadRequest, match="'stop' must not hold an empty string"):
+        chat_call({"stop": ""})
