@@ -32,6 +32,14 @@ _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _CONVERSION = "demo-1"
 _PARTIAL = "partial-"
 
+# transformers' names of the special tokens, and GGUF's.
+_SPECIAL_TOKENS = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+}
+
 Fetch = Callable[[Path], Path]
 Convert = Callable[[Path, Path], None]
 
@@ -148,7 +156,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     """Write the model in ``gguf`` to ``folder``: bf16 safetensors, tokenizer, template.
 
     Raises:
-        ModelUnreadable: transformers cannot read it, or the tokenizer came out wrong.
+        ModelUnreadable: transformers cannot read it, or it lacks a field.
     """
     # torch and transformers cost seconds and 250 MB; only this one-time job needs them.
     import torch
@@ -159,49 +167,52 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
             gguf.parent, gguf_file=gguf.name, dtype=torch.float32
         )
         tokenizer = _tokenizer(gguf)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    # What a reader in transformers raises for a file it cannot read differs by version.
+    except Exception as error:
         raise ModelUnreadable(DEMO_MODEL, f"cannot be converted: {error}") from error
     # transformers refuses to save what came from GGUF while these two are set, although
     # the weights are dequantised by then.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    tokenizer.model_max_length = model.config.max_position_embeddings
-    # The default of some versions; it takes spaces out of decoded text.
-    tokenizer.clean_up_tokenization_spaces = False
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def _tokenizer(gguf: Path) -> Any:
-    from tokenizers import AddedToken
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-    from transformers import AutoTokenizer
+    """Build the tokenizer from the file's own lists.
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # The file's pre-tokenizer "smollm" splits single digits off first; transformers' GGUF
-    # reader leaves that out, which gives other tokens for spaces before a number.
-    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
-    )
-    control = _control_tokens(gguf)
-    extra = [AddedToken(text, special=True, normalized=False) for text in control.values()]
-    tokenizer.add_tokens(extra, special_tokens=True)
-    for token, text in control.items():
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        if ids != [token] or tokenizer.decode(ids, skip_special_tokens=True):
-            raise ValueError(f"control token {text} encodes as {ids}, expected {token}")
-    return tokenizer
-
-
-def _control_tokens(gguf: Path) -> dict[int, str]:
+    transformers' GGUF reader would leave out the splitting of digits and, depending on its
+    version, name another end token and a decoder that drops spaces.
+    """
     from gguf import GGUFReader, TokenType
+    from tokenizers import AddedToken, Tokenizer, decoders
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+    from transformers import PreTrainedTokenizerFast
 
     fields = GGUFReader(gguf).fields
-    types = fields["tokenizer.ggml.token_type"].contents()
-    tokens = fields["tokenizer.ggml.tokens"]
-    return {
-        index: str(tokens.contents(index))
-        for index, kind in enumerate(types)
-        if kind == TokenType.CONTROL
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    kinds = fields["tokenizer.ggml.token_type"].contents()
+    merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"].contents()]
+    backend: Any = Tokenizer(BPE({text: index for index, text in enumerate(tokens)}, merges))
+    # What the file calls pre-tokenizer "smollm".
+    backend.pre_tokenizer = Sequence(
+        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    control = [text for text, kind in zip(tokens, kinds, strict=True) if kind == TokenType.CONTROL]
+    backend.add_special_tokens([AddedToken(text, special=True) for text in control])
+    named = {
+        role: tokens[fields[f"tokenizer.ggml.{key}_token_id"].contents()]
+        for role, key in _SPECIAL_TOKENS.items()
     }
+    fast: Any = PreTrainedTokenizerFast  # its constructor is untyped
+    tokenizer = fast(
+        tokenizer_object=backend,
+        model_max_length=fields["llama.context_length"].contents(),
+        clean_up_tokenization_spaces=False,
+        **named,
+    )
+    tokenizer.chat_template = fields["tokenizer.chat_template"].contents()
+    return tokenizer

@@ -98,7 +98,7 @@ def _from_hub(name: str) -> Path:
         raise ModelNotFound(name, reason) from error
     # The Hub's client passes on its HTTP library's errors.
     except Exception as error:
-        raise ModelNotFound(name, f"the Hub's answer: {_one_line(error)}") from error
+        raise ModelNotFound(name, f"the Hub's answer: {error}") from error
     return folder
 
 
@@ -115,7 +115,7 @@ def load_tokenizer(folder: str | Path) -> "PreTrainedTokenizerFast":
         )
     # A damaged file can raise anything in transformers, and a bare Exception in tokenizers.
     except Exception as error:
-        raise ModelUnreadable(str(folder), f"tokenizer: {_one_line(error)}") from error
+        raise ModelUnreadable(str(folder), f"tokenizer: {_said(error)}") from error
     if not tokenizer.is_fast:
         raise ModelUnreadable(str(folder), "tokenizer: it has no fast version")
     return tokenizer  # type: ignore[no-any-return]
@@ -172,7 +172,7 @@ def load_model(
         )
     # Configurations are free-form, so a bad one can raise anything in transformers.
     except Exception as error:
-        raise ModelUnreadable(str(folder), _one_line(error)) from error
+        raise ModelUnreadable(str(folder), _said(error)) from error
     # transformers only warns of these, and fills them with random numbers.
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -181,6 +181,5 @@ def load_model(
     return model.eval()  # type: ignore[no-any-return]
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

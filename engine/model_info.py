@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _SAMPLE_BYTES = 4096
+_REASON_LIMIT = 400
 _HEADER_LIMIT = 100_000_000
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -26,6 +27,10 @@ class ModelError(Exception):
     """
 
     def __init__(self, model: str, reason: str) -> None:
+        # Reasons quote other libraries' errors, which can run over pages.
+        reason = " ".join(reason.split())
+        if len(reason) > _REASON_LIMIT:
+            reason = reason[: _REASON_LIMIT - 3] + "..."
         # Both arguments reach args, so the error survives pickling between processes.
         super().__init__(model, reason)
         self.model = model

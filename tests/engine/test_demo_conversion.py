@@ -13,7 +13,7 @@ from engine.loader import load_model, load_tokenizer, model_info
 from engine.model_info import ModelUnreadable
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>"]
-TOKENS = [*CONTROL, *sorted(ByteLevel.alphabet()), "ĠĠ"]
+TOKENS = [*CONTROL, *sorted(ByteLevel.alphabet()), "ĠĠ", "lo"]
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}{% endfor %}"
 HIDDEN, HEADS, KV_HEADS, WIDE = 64, 2, 1, 64
 
@@ -24,7 +24,7 @@ def add_tokenizer(writer: GGUFWriter) -> None:
     writer.add_token_list(TOKENS)
     kinds = [TokenType.CONTROL if token in CONTROL else TokenType.NORMAL for token in TOKENS]
     writer.add_token_types(kinds)
-    writer.add_token_merges(["Ġ Ġ"])
+    writer.add_token_merges(["Ġ Ġ", "l o"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
@@ -96,6 +96,13 @@ def test_every_control_token_is_one_id_and_never_text(converted: Path) -> None:
     for token, text in enumerate(CONTROL):
         assert tokenizer.encode(text) == [token]
         assert tokenizer.decode([token], skip_special_tokens=True) == ""
+
+
+def test_the_named_special_tokens_are_the_files(converted: Path) -> None:
+    # One version of transformers' own reader names the first as both.
+    tokenizer = load_tokenizer(converted)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
+    assert (tokenizer.unk_token_id, tokenizer.pad_token_id) == (0, 2)
 
 
 def test_digits_are_split_off_first(converted: Path) -> None:

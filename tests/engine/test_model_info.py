@@ -19,6 +19,12 @@ def edit(folder: Path, name: str = "config.json", **values: Any) -> None:
     path.write_text(json.dumps(kept))
 
 
+def test_an_error_is_one_line_of_bounded_length() -> None:
+    error = ModelUnreadable("a model", "first\n  second" + " and so on" * 200)
+    assert error.reason.startswith("first second and")
+    assert len(error.reason) == 400
+
+
 def test_the_shape_is_read_from_the_config(tiny_model_dir: Path) -> None:
     info = model_info(tiny_model_dir)
     assert info.architecture == "LlamaForCausalLM"
