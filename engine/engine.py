@@ -30,12 +30,12 @@ from engine.text import Detokenizer, TokenBytes
 
 logger = logging.getLogger(__name__)
 
-# So many steps in a row in which every sequence failed mean that not they are broken.
-MAX_BAD_STEPS = 3
+# So many failed sequences with no good one between them mean that not they are broken.
+MAX_FAILURES = 3
 
 
-class StepsFailed(RuntimeError):
-    """Every sequence of several steps in a row failed; ``reason`` is the last error."""
+class NothingWorks(RuntimeError):
+    """Sequence after sequence failed; ``reason`` is the last one's error."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -102,7 +102,7 @@ class Engine:
         self._changed = threading.Condition()
         self._stopping = False
         self._failure: BaseException | None = None
-        self._bad_steps = 0
+        self._failures = 0
         self._steps = 0
         self._moved_at = monotonic()
         self._thread: threading.Thread | None = None
@@ -231,7 +231,7 @@ class Engine:
             self._steps += 1
             self._moved_at = self._monotonic()
         self._on_step(report)
-        self._judge(result)
+        self._judge(result, len(ids))
 
     def _read(self, live: _Live, token: int) -> _Read:
         """Make text of a token and find out whether it ends the answer."""
@@ -272,14 +272,14 @@ class Engine:
         del self._ids[live.key]
         return live
 
-    def _judge(self, result: StepResult) -> None:
-        """Raise StepsFailed when nothing works any more, whatever is tried."""
-        if result.tokens or not result.errors:
-            self._bad_steps = 0
+    def _judge(self, result: StepResult, sequences: int) -> None:
+        """Raise NothingWorks when it is not single requests that are broken."""
+        if len(result.errors) < sequences:
+            self._failures = 0
             return
-        self._bad_steps += 1
-        if self._bad_steps >= MAX_BAD_STEPS:
-            raise StepsFailed(next(iter(result.errors.values())))
+        self._failures += sequences
+        if self._failures >= MAX_FAILURES:
+            raise NothingWorks(next(iter(result.errors.values())))
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

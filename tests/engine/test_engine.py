@@ -1,0 +1,280 @@
+"""engine.engine: a loop that answers at once, survives bad requests and never loses one."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.blocks import FreeListBlocks
+from engine.engine import Engine
+from engine.prefill import Chunked
+from engine.request import FinishReason, NeverFits, QueueFull, SamplingParams
+from engine.runner import Batch, ModelRunner
+from engine.sampling import Sampler
+from engine.scheduler import Scheduler, SchedulerConfig
+from engine.submission import Delta, DuplicateKey, EngineFailed, StepReport, Submission
+from engine.text import TokenBytes
+from tests.engine.tiny import VOCAB, tiny_runner, word_tokenizer
+
+TIMEOUT = 30.0
+EOS = 2
+
+
+class FaultyRunner(ModelRunner):
+    """A real runner that fails on demand, as a device or a kernel may."""
+
+    before: Callable[[Batch], None]
+
+    def forward(self, batch: Batch) -> Tensor:
+        self.before(batch)
+        return super().forward(batch)
+
+
+class Inbox:
+    """Collects what the engine reports; waits for conditions."""
+
+    def __init__(self) -> None:
+        self.deltas: list[Delta] = []
+        self._grew = threading.Condition()
+
+    def __call__(self, report: StepReport) -> None:
+        with self._grew:
+            self.deltas.extend(report.deltas)
+            self._grew.notify_all()
+
+    def of(self, key: str) -> list[Delta]:
+        return [delta for delta in self.deltas if delta.key == key]
+
+    def tokens(self, key: str) -> list[int]:
+        return [token for delta in self.of(key) for token in delta.tokens]
+
+    def text(self, key: str) -> str:
+        return "".join(delta.text for delta in self.of(key))
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        with self._grew:
+            assert self._grew.wait_for(condition, TIMEOUT), self.deltas
+
+    def ended(self, key: str) -> bool:
+        return any(d.finish is not None or d.error is not None for d in self.of(key))
+
+
+class Bench:
+    """An engine over a tiny model, its inbox and its scheduler."""
+
+    def __init__(self, num_blocks: int = 32, max_waiting: int = 16) -> None:
+        self.inbox = Inbox()
+        self.blocks = FreeListBlocks(4, range(num_blocks))
+        self.runner = tiny_runner(num_blocks, 4, FaultyRunner)
+        self.runner.before = lambda batch: None
+        scheduler = Scheduler(
+            SchedulerConfig(
+                max_seqs=8, max_batch_tokens=64, max_waiting=max_waiting, max_model_len=120
+            ),
+            self.blocks,
+            Chunked(16),
+        )
+        self.engine = Engine(
+            scheduler,
+            self.runner,
+            Sampler(VOCAB),
+            TokenBytes(word_tokenizer()),
+            (EOS,),
+            self.inbox,
+            random.Random(0),
+        )
+
+    def submit(self, key: str, prompt: tuple[int, ...] = (5, 6, 7), **params: object) -> None:
+        given = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 6, **params}
+        self.engine.submit(Submission(key, prompt, SamplingParams(**given)))  # type: ignore[arg-type]
+
+    def run(self) -> None:
+        while self.engine.keys():
+            self.engine.step()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.engine.stop(TIMEOUT)
+
+
+def test_requests_end_with_all_their_tokens_and_free_blocks(bench: Bench) -> None:
+    bench.engine.start()
+    for i in range(20 - 4):
+        bench.submit(f"r{i}", (i + 3, 4, 5), max_tokens=3 + i % 5)
+    bench.inbox.wait(lambda: all(bench.inbox.ended(f"r{i}") for i in range(16)))
+    for i in range(16):
+        assert len(bench.inbox.tokens(f"r{i}")) == 3 + i % 5
+        assert bench.inbox.of(f"r{i}")[-1].finish is FinishReason.LENGTH
+    assert bench.blocks.free_blocks == bench.blocks.total_blocks
+
+
+def test_batched_text_equals_the_text_of_each_alone(bench: Bench) -> None:
+    for i in range(8):
+        bench.submit(f"r{i}", tuple(range(3, 5 + i)), max_tokens=8)
+    bench.run()
+    for i in range(8):
+        single = Bench()
+        single.submit("alone", tuple(range(3, 5 + i)), max_tokens=8)
+        single.run()
+        assert single.inbox.text("alone") == bench.inbox.text(f"r{i}")
+        assert single.inbox.tokens("alone") == bench.inbox.tokens(f"r{i}")
+
+
+def test_a_stop_string_ends_the_request_and_is_not_in_its_text(bench: Bench) -> None:
+    bench.submit("whole", max_tokens=12)
+    bench.run()
+    words = bench.inbox.text("whole").split()
+    bench.submit("cut", max_tokens=12, stop=(words[4],))
+    bench.run()
+    assert bench.inbox.of("cut")[-1].finish is FinishReason.STOP
+    assert bench.inbox.text("cut") == bench.inbox.text("whole").split(words[4])[0]
+
+
+def test_an_end_token_stops_unless_it_is_ignored(bench: Bench) -> None:
+    bench.submit("free", max_tokens=8)
+    bench.run()
+    third = bench.inbox.tokens("free")[2]
+    bench.submit("stopped", max_tokens=8, stop_token_ids=(third,))
+    bench.run()
+    until = bench.inbox.tokens("free").index(third) + 1
+    assert bench.inbox.tokens("stopped") == bench.inbox.tokens("free")[:until]
+    assert bench.inbox.of("stopped")[-1].finish is FinishReason.STOP
+
+
+def test_a_request_resumed_from_its_tokens_goes_on_as_it_would_have(bench: Bench) -> None:
+    params = SamplingParams(temperature=1.0, seed=11, max_tokens=10, ignore_eos=True)
+    bench.engine.submit(Submission("whole", (5, 6, 7), params))
+    bench.run()
+    tokens, text = bench.inbox.tokens("whole"), bench.inbox.text("whole")
+    for cut in range(1, 10):
+        first = "".join(delta.text for delta in bench.inbox.of("whole")[:cut])
+        key = f"cut{cut}"
+        bench.engine.submit(Submission(key, (5, 6, 7), params, generated=tuple(tokens[:cut])))
+        bench.run()
+        assert bench.inbox.tokens(key) == tokens[cut:]
+        assert first + bench.inbox.text(key) == text
+
+
+def test_an_aborted_request_says_nothing_more_and_frees_its_blocks_at_once(bench: Bench) -> None:
+    bench.submit("a", max_tokens=50)
+    bench.submit("b", max_tokens=4)
+    bench.engine.step()
+    assert bench.engine.abort("a")
+    assert not bench.engine.abort("a")
+    before = len(bench.inbox.of("a"))
+    bench.run()
+    assert len(bench.inbox.of("a")) == before
+    assert len(bench.inbox.tokens("b")) == 4
+    assert bench.blocks.free_blocks == bench.blocks.total_blocks
+
+
+def test_an_abort_while_its_step_runs_frees_once_and_emits_nothing(bench: Bench) -> None:
+    """mini-sglang PR#111: abort between the launch of a step and its result."""
+    bench.submit("a")
+    bench.submit("b")
+    bench.runner.before = lambda batch: bench.engine.abort("a") and None
+    bench.run()
+    assert bench.inbox.of("a") == []
+    assert len(bench.inbox.tokens("b")) == 6
+    assert bench.blocks.free_blocks == bench.blocks.total_blocks
+
+
+def test_submit_answers_while_a_step_runs(bench: Bench) -> None:
+    """A gateway's event loop must not wait for the model."""
+    running, go_on = threading.Event(), threading.Event()
+
+    def hold(batch: Batch) -> None:
+        running.set()
+        assert go_on.wait(TIMEOUT)
+
+    bench.runner.before = hold
+    bench.engine.start()
+    bench.submit("a")
+    assert running.wait(TIMEOUT)
+    bench.submit("b")
+    assert bench.engine.abort("b")
+    assert bench.engine.progress().busy
+    go_on.set()
+    bench.inbox.wait(lambda: bench.inbox.ended("a"))
+
+
+def test_one_bad_request_gets_the_error_and_the_others_go_on(bench: Bench) -> None:
+    def fail(batch: Batch) -> None:
+        if 66 in batch.tokens:
+            raise RuntimeError("no kernel for 66")
+
+    bench.runner.before = fail
+    bench.submit("good", (5, 6, 7))
+    bench.submit("bad", (5, 66, 7))
+    bench.submit("long", tuple(range(3, 40)))
+    bench.run()
+    (error,) = bench.inbox.of("bad")
+    assert error.error == "RuntimeError: no kernel for 66"
+    alone = Bench()
+    for key, prompt in (("good", (5, 6, 7)), ("long", tuple(range(3, 40)))):
+        alone.submit(key, prompt)
+        alone.run()
+        assert bench.inbox.tokens(key) == alone.inbox.tokens(key)
+    assert bench.blocks.free_blocks == bench.blocks.total_blocks
+    assert bench.engine.failure is None
+
+
+def test_logits_that_are_no_numbers_fail_their_own_request(bench: Bench) -> None:
+    forward = bench.runner.forward
+
+    def poison(batch: Batch) -> Tensor:
+        logits = forward(batch).clone()
+        for row, at in enumerate(batch.wanted):
+            if batch.tokens[at] == 66:
+                logits[row] = torch.nan
+        return logits
+
+    bench.runner.forward = poison  # type: ignore[method-assign]
+    bench.submit("good", (5, 6, 7))
+    bench.submit("bad", (5, 66))
+    bench.run()
+    assert "no usable logits" in str(bench.inbox.of("bad")[-1].error)
+    assert len(bench.inbox.tokens("good")) == 6
+
+
+def test_when_nothing_works_any_more_the_engine_fails_and_every_request_hears_of_it(
+    bench: Bench,
+) -> None:
+    """ray#61263: the step loop dies and its clients hang for ever."""
+
+    def fail(batch: Batch) -> None:
+        raise RuntimeError("device lost")
+
+    bench.runner.before = fail
+    for i in range(16):
+        bench.submit(f"r{i}")
+    bench.engine.start()
+    bench.inbox.wait(lambda: all(bench.inbox.ended(f"r{i}") for i in range(16)))
+    bench.inbox.wait(lambda: bench.engine.failure is not None)
+    assert "device lost" in repr(bench.engine.failure)
+    with pytest.raises(EngineFailed, match="device lost"):
+        bench.submit("late")
+    assert bench.blocks.free_blocks == bench.blocks.total_blocks
+
+
+def test_refusals_come_from_submit_and_leave_nothing() -> None:
+    bench = Bench(num_blocks=6, max_waiting=1)
+    with pytest.raises(NeverFits) as never:
+        bench.submit("big", tuple(range(3, 23)), max_tokens=10)
+    assert (never.value.blocks, never.value.total) == (8, 6)
+    bench.submit("a")
+    with pytest.raises(DuplicateKey):
+        bench.submit("a")
+    with pytest.raises(QueueFull):
+        bench.submit("b")
+    assert bench.engine.keys() == ("a",)
+    bench.run()
+    bench.submit("big")
+    bench.run()
+    assert len(bench.inbox.tokens("big")) == 6
