@@ -201,7 +201,7 @@ class GenerationRequest(_Wire):
             max_tokens=max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            top_k=max(self.top_k, 0),
+            top_k=self.top_k,
             min_p=self.min_p,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,

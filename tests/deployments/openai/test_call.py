@@ -55,8 +55,9 @@ def test_a_missing_seed_is_drawn_for_each_job_and_a_given_one_kept() -> None:
     drawn = {job.params.seed for job in completion_call({"prompt": ["a"] * 5}).jobs}
     assert len(drawn) == 5
     assert None not in drawn
-    given = {job.params.seed for job in completion_call({"prompt": ["a"] * 5, "seed": 7}).jobs}
-    assert given == {7}
+    for seed in (7, 0, -1):
+        call = completion_call({"prompt": ["a"] * 5, "seed": seed})
+        assert {job.params.seed for job in call.jobs} == {seed}
 
 
 def test_ids_differ_from_call_to_call() -> None:
