@@ -211,7 +211,6 @@ def _tokenizer(gguf: Path) -> Any:
     tokenizer = fast(
         tokenizer_object=backend,
         model_max_length=fields["llama.context_length"].contents(),
-        clean_up_tokenization_spaces=False,
         **named,
     )
     tokenizer.chat_template = fields["tokenizer.chat_template"].contents()
