@@ -79,6 +79,17 @@ def test_a_replica_whose_queue_is_at_its_limit_is_closed() -> None:
     assert where(core.report(replica.report())) == {"x": "a"}
 
 
+def test_who_waits_on_the_replica_has_a_claim_on_a_seat() -> None:
+    replica = FakeReplica("a", max_seqs=3)
+    core = make_core(replica, config=RouterConfig(lookahead=0))
+    replica.running["p"] = 1
+    replica.waiting.update({"q": 1, "r": 1})
+    core.report(replica.report())
+    assert core.acquire(ticket("x", 5)) == []
+    replica.end("p")
+    assert where(core.report(replica.report())) == {"x": "a"}
+
+
 def test_full_seats_send_the_next_to_a_replica_with_fewer_blocks() -> None:
     a, b = FakeReplica("a", total=1000, max_seqs=1), FakeReplica("b", total=1000)
     core = make_core(a, b)

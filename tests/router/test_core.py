@@ -64,15 +64,13 @@ def test_equal_replicas_are_all_used_by_requests_that_come_one_by_one() -> None:
 
 
 def test_ties_go_to_fewer_grants() -> None:
-    a, b = FakeReplica("a", total=40), FakeReplica("b", total=40)
-    core = make_core(a, b)
-    for i in range(2):
-        core.acquire(ticket(f"one{i}", 10))  # one on each
-    core.acquire(ticket("small", 4))  # a
-    core.acquire(ticket("small2", 2))  # b
-    core.acquire(ticket("small3", 2))  # b, again: now both have 26 left
-    assert free_blocks(core) == {"a": 26, "b": 26}
-    assert grants(core) == {"a": 2, "b": 3}
+    core = make_core(FakeReplica("a"), FakeReplica("b"))
+    for ticket_id, blocks in (("one", 10), ("two", 5), ("three", 5)):
+        core.acquire(ticket(ticket_id, blocks))
+    core.release("one")
+    assert where(core.acquire(ticket("one", 10))) == {"one": "a"}  # so b is next in the round
+    assert free_blocks(core) == {"a": 90, "b": 90}
+    assert grants(core) == {"a": 1, "b": 2}
     assert where(core.acquire(ticket("next", 1))) == {"next": "a"}
 
 

@@ -21,3 +21,14 @@ def test_gauges_tell_the_whole_state() -> None:
     assert (a.running, a.waiting, a.charged, a.grants, a.open) == (0, 0, 3, 3, True)
     assert a.age_s == pytest.approx(4.0)
     assert a.suspect
+
+
+def test_an_old_report_that_comes_late_does_not_look_like_news() -> None:
+    clock = FakeClock()
+    replica = FakeReplica("a")
+    core = make_core(replica, clock=clock)
+    old = replica.report()
+    core.report(replica.report())
+    clock.now += 3.0
+    core.report(old)
+    assert core.gauges().replicas[0].age_s == pytest.approx(3.0)

@@ -173,6 +173,17 @@ def test_with_a_report_missing_an_end_seen_by_the_gateway_is_not_credited(
     assert free_blocks(core) == {"a": 100}
 
 
+def test_an_old_full_list_ends_nothing_that_began_after_it(
+    core: RouterCore, replica: FakeReplica
+) -> None:
+    old = replica.report(full=True)
+    _start(core, replica, "x")
+    core.report(replica.report(full=True))
+    core.report(old)
+    assert grants(core) == {"a": 1}
+    assert core.lost("a").tickets == ("x",)
+
+
 def test_late_news_of_a_replica_that_was_lost_changes_nothing(
     core: RouterCore, replica: FakeReplica
 ) -> None:
@@ -208,10 +219,12 @@ def test_a_report_speaks_for_its_own_replica_alone() -> None:
     core.lost("a")
     assert where(core.acquire(ticket("x", 10, again=True))) == {"x": "b"}
     core.report(a.report(full=True))  # it was a mistake: a still holds x
+    assert grants(core) == {"a": 0, "b": 1}
     a.end("x")
     core.report(a.report())
     assert free_blocks(core) == {"a": 100, "b": 80}
-    assert grants(core) == {"a": 0, "b": 1}
+    core.release("x")
+    assert free_blocks(core) == {"a": 100, "b": 90}
 
 
 def test_a_full_report_does_not_bring_in_what_waits_in_the_queue() -> None:
