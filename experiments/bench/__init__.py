@@ -1,0 +1,1 @@
+"""``tidegate bench``: how fast the parts are on this machine, as one table."""
