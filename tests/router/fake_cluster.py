@@ -126,3 +126,19 @@ def free_blocks(core: RouterCore) -> dict[str, int]:
 def grants(core: RouterCore) -> dict[str, int]:
     """Grants that live on each replica."""
     return {r.replica: r.grants for r in core.gauges().replicas}
+
+
+def pair() -> dict[str, FakeReplica]:
+    """Two equal replicas by name."""
+    return {name: FakeReplica(name) for name in ("a", "b")}
+
+
+def fill(core: RouterCore, count: int = 100, blocks: int = 50) -> list[str]:
+    """Acquire until one waits; return the ids that were placed."""
+    placed: list[str] = []
+    for i in range(count):
+        if not core.acquire(ticket(f"fill{i}", blocks)):
+            core.release(f"fill{i}")
+            return placed
+        placed.append(f"fill{i}")
+    raise AssertionError("never full")
