@@ -10,6 +10,7 @@ from engine.build import EngineConfig, build_engine
 from engine.loader import load_tokenizer, resolve
 from engine.rank import SchedPolicy
 from engine.request import FinishReason, InvalidParam, SamplingParams, require
+from engine.scheduler import SchedulerStats
 from engine.submission import StepReport, Submission
 
 Prompt = str | Sequence[int]
@@ -127,6 +128,10 @@ class LLM:
         finally:
             for key in keys:
                 self._engine.abort(key)
+
+    def stats(self) -> SchedulerStats:
+        """Where the scheduler stands."""
+        return self._engine.stats()
 
     def _run(self, keys: list[str], prompts: list[list[int]], progress: bool) -> list[Completion]:
         index = {key: i for i, key in enumerate(keys)}
