@@ -18,6 +18,7 @@ class Job:
     blocks: list[int] | None = None
     computed: int = 0
     been_preempted: bool = False
+    ever_computed: set[int] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -41,6 +42,7 @@ class NaiveScheduler:
     added: int = 0
     steps: int = 0
     preemptions: int = 0
+    recomputed: int = 0
     planned: list[tuple[int, int]] = field(default_factory=list)
 
     def in_order(self, waiting: bool) -> list[int]:
@@ -157,11 +159,14 @@ class NaiveScheduler:
             job = self.jobs.get(id)
             if job is None:
                 continue
-            if end < job.total:
-                job.computed = end
-            elif id in sampled:
+            if end == job.total and id not in sampled:
+                continue
+            positions = set(range(job.computed, end))
+            self.recomputed += len(positions & job.ever_computed)
+            job.ever_computed |= positions
+            job.computed = end
+            if end == job.total:
                 token, stop = sampled[id]
-                job.computed = end
                 job.generated.append(token)
                 events.append((id, token))
                 full = len(job.generated) == job.max_tokens or job.total == self.max_model_len
