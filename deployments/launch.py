@@ -3,10 +3,12 @@
 Ray reads its environment when it is imported, so this module imports it late.
 """
 
+import contextlib
 import importlib.util
 import logging
 import os
 import re
+import secrets
 import shlex
 import shutil
 import socket
@@ -51,15 +53,19 @@ def require_port(host: str, port: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that nobody listens on at the moment."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Return different ports that nobody listens on at the moment.
+
+    From below the range of ports that the system hands out by itself: Ray's processes
+    take dozens of those while it starts, perhaps the very ones that were found free.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = secrets.choice(range(20_000, 30_000))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            if port not in ports:
+                ports.append(port)
+    return ports
 
 
 def haproxy_binary() -> str | None:
@@ -98,6 +104,10 @@ def environment(folder: Path) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         # One step's tokens in one small message: gRPC halves what a Ray call costs.
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        # One event loop a process instead of three: every hop between threads costs time to
+        # the first token, and nothing here blocks a loop once it serves.
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "0" if haproxy is None else "1",
         # How long a gateway waits, when it stops, for load balancers to forget it. The
         # default of 30 s is for balancers that poll; HAProxy here is told.
@@ -204,10 +214,11 @@ def run_app(config: ServeConfig) -> None:
 
     from deployments.app import APP_NAME, build_app
 
-    serve.start(http_options={"host": config.host, "port": config.port})
+    app = build_app(config)
     try:
-        serve.run(build_app(config), name=APP_NAME, route_prefix="/")
-    except RuntimeError as error:
+        serve.start(http_options={"host": config.host, "port": config.port})
+        serve.run(app, name=APP_NAME, route_prefix="/")
+    except Exception as error:
         raise LaunchError(f"the deployment does not start: {last_line(str(error))}") from error
 
 

@@ -102,15 +102,23 @@ class Page:
         self._model: Labels = (("model_name", model),)
         self._lines: list[str] = []
 
-    def render(self, counts: Counts, gauges: Gauges, vitals: Mapping[str, Vitals]) -> str:
+    def render(
+        self,
+        counts: Counts,
+        gauges: Gauges,
+        vitals: Mapping[str, Vitals],
+        placed: Mapping[str, int],
+    ) -> str:
         """Return the page.
 
         Args:
             counts: of all gateways.
             gauges: of the router.
             vitals: of each replica, by its name.
+            placed: requests that the router sent to each replica.
         """
         self._gauges(gauges)
+        self._replica_counter("requests_placed_total", "Requests sent to a replica.", placed)
         self._replica_counter(
             "num_preemptions_total",
             "Requests put back into a replica's queue for lack of blocks.",

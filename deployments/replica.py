@@ -60,7 +60,8 @@ class Replica:
     thread.
 
     Invariants: ``_owner`` holds exactly the keys that were admitted and have not ended;
-    each of them is told to the router once as admitted and once as ended.
+    each of them is told to the router once as admitted and once as ended. Every gateway
+    that owns a key has a box.
 
     Raises:
         TimeoutError: the warm-up generation did not come back.
@@ -169,18 +170,17 @@ class Replica:
             return
         touched: dict[str, Outbox] = {}
         for delta in deltas:
-            gateway = self._owner.get(delta.key)
-            if gateway is None:
+            owner = self._owner.get(delta.key)
+            if owner is None:
                 continue  # aborted while the step ran
-            if (box := self._boxes.get(gateway)) is not None:
-                finish = None if delta.finish is None else delta.finish.value
-                box.put((delta.key, delta.tokens, delta.text, finish, delta.error))
-                touched[gateway] = box
+            finish = None if delta.finish is None else delta.finish.value
+            box = touched[owner] = self._boxes[owner]
+            box.put((delta.key, delta.tokens, delta.text, finish, delta.error))
             if delta.finish is not None or delta.error is not None:
                 del self._owner[delta.key]
                 self._reporter.ended(delta.key)
-        for touched_box in touched.values():
-            touched_box.flush()
+        for box in touched.values():
+            box.flush()
         self._reporter.moved()
 
     def _healthy(self) -> bool:

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from deployments.config import ServeConfig
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Vitals
@@ -65,6 +64,7 @@ class Router:
         self._owner: dict[str, str] = {}
         self._sessions: dict[str, object] = {}
         self._replicas: dict[str, Known] = {}
+        self._placed: dict[str, int] = {}
         self._counts = Counts()
         self._first_replica = asyncio.Event()
         self._hope: asyncio.TimerHandle | None = None
@@ -156,12 +156,7 @@ class Router:
         """
         self._counts.merge(counts)
         vitals = {name: known.vitals for name, known in self._replicas.items()}
-        return Page(model).render(self._counts, self._core.gauges(), vitals)
-
-    async def snapshot(self) -> dict[str, Any]:
-        """Return the ledger's figures, for tests and for people."""
-        gauges = self._core.gauges()
-        return {"gauges": gauges, "tickets": len(self._owner), "waiting": len(self._waiting)}
+        return Page(model).render(self._counts, self._core.gauges(), vitals, self._placed)
 
     async def _decision(
         self, ticket: str, decided: "asyncio.Future[str | Refusal]"
@@ -176,7 +171,9 @@ class Router:
         for decision in decisions:
             waiting = self._waiting.pop(decision.ticket, None)
             if isinstance(decision, Placement):
-                answer: str | Refusal = decision.replica
+                replica = decision.replica
+                answer: str | Refusal = replica
+                self._placed[replica] = self._placed.get(replica, 0) + 1
             else:
                 answer = _refusal(decision.error)
                 self._owner.pop(decision.ticket, None)
@@ -207,6 +204,7 @@ class Router:
             logger.warning("replica %s is lost: %s", replica, reason)
             if not self._replicas:
                 self._hope_for_replicas()
+        self._placed.pop(replica, None)
         lost = self._core.lost(replica)
         for ticket in lost.tickets:
             self._owner.pop(ticket, None)
