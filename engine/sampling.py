@@ -27,7 +27,7 @@ from engine.request import SamplingParams
 _Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 # Below this a float32 temperature could round to 0, and 0 / 0 is no number.
-_MIN_TEMPERATURE = 1e-30
+_MIN_TEMPERATURE = 1e-37
 # Likely tokens that top_p looks at before it sorts them all; it rarely keeps more, and
 # torch finds so few several times as fast as it sorts a vocabulary.
 _HEAD = 256
@@ -212,7 +212,7 @@ def _nucleus(
     complete = ranked.numel() == count
     total = int(weigh(ranked if complete else logits).sum())
     # Compared as integers: against a float, torch would round both to float32.
-    goal = max(1, math.ceil(params.top_p * total))
+    goal = math.ceil(params.top_p * total)
     weights = weigh(ranked)
     if not complete and int(weights.sum()) < goal:
         ranked = _descending(logits)

@@ -104,7 +104,7 @@ class TokenBytes:
     def _some_text_token(self) -> int:
         """A token to stand before others, so that they are not the first."""
         for token in range(self._tokenizer.get_vocab_size(with_added_tokens=False)):
-            if token not in self._special and self._decode(token).isalnum():
+            if self._decode(token).isalnum():
                 return token
         raise UnsupportedTokenizer(())
 
@@ -217,7 +217,6 @@ class _StopMatcher:
             complete = self._advance(held[end])
             if complete:
                 self.stopped = True
-                self._held = ""
                 return held[: end + 1 - complete]
         certain = len(held) - max(self._matched)
         self._held = held[certain:]

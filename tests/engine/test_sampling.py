@@ -189,7 +189,15 @@ def test_filters_keep_exactly_what_the_definition_keeps(device: str) -> None:
 def test_top_p_counts_exactly_at_its_boundary() -> None:
     # Four equal tokens hold 0.25 each: two reach 0.5, and 0.51 needs a third.
     flat = torch.zeros(4)
-    for top_p, count in [(0.25, 1), (0.26, 2), (0.5, 2), (0.51, 3), (0.75, 3), (0.99, 4)]:
+    for top_p, count in [
+        (1e-300, 1),
+        (0.25, 1),
+        (0.26, 2),
+        (0.5, 2),
+        (0.51, 3),
+        (0.75, 3),
+        (0.99, 4),
+    ]:
         assert kept_tokens(flat, 0.0, SamplingParams(top_p=top_p)).tolist() == list(range(count))
 
 
@@ -225,8 +233,9 @@ def test_a_filter_only_changes_draws_of_what_it_drops(filters: dict[str, Any]) -
     # The noise and the scores do not depend on the path that a row takes.
     logits = gaussian(200, VOCAB)
     sampler = Sampler(VOCAB)
-    plain = sampler.sample(logits, [row(seed=i, temperature=0.8) for i in range(200)])
-    got = sampler.sample(logits, [row(seed=i, temperature=0.8, **filters) for i in range(200)])
+    tokens: dict[str, Any] = {"prompt": [1], "generated": [2, 3], "temperature": 0.8}
+    plain = sampler.sample(logits, [row(seed=i, **tokens) for i in range(200)])
+    got = sampler.sample(logits, [row(seed=i, **tokens, **filters) for i in range(200)])
     same = 0
     for i in range(200):
         params = SamplingParams(temperature=0.8, **filters)
@@ -302,7 +311,7 @@ def test_penalties_are_what_their_definitions_say() -> None:
         ([-1.0, -9.0, -9.0, -1.5], {"repetition_penalty": 2.0}, 3),
         ([-1.0, -9.0, -9.0, -2.5], {"repetition_penalty": 2.0}, 0),
         # Frequency counts each time, in the output alone.
-        ([2.0, 2.5, 0.0, 0.0], {"frequency_penalty": 0.5}, 0),
+        ([2.0, 2.7, 0.0, 0.0], {"frequency_penalty": 0.5}, 0),
         ([1.4, 2.5, 0.0, 0.0], {"frequency_penalty": 0.5}, 1),
         ([2.0, 0.0, 2.4, 0.0], {"frequency_penalty": 0.5}, 0),
         ([2.0, 0.0, 2.6, 0.0], {"frequency_penalty": 0.5}, 2),

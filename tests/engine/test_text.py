@@ -176,6 +176,8 @@ def test_only_the_first_visible_token_loses_its_leading_space() -> None:
     ids = [1, 2, *(id_of(FALLBACK["llama"], piece) for piece in ["▁the", "▁tide", "▁", "s"])]
     assert joined(BYTES["llama"], ids) == "the tide s"
     assert joined(BYTES["gemma"], ids) == " the tide s"
+    # A space may also come as a byte.
+    assert joined(BYTES["llama"], [FIRST_BYTE + 0x20] * 2 + ids_of("a")) == " a"
     # Also in a second life, whose own first token is not the answer's first.
     assert Detokenizer(BYTES["llama"], generated=ids[:3]).push(ids[3]).text == " tide"
 
@@ -337,6 +339,7 @@ def test_what_only_began_a_stop_string_is_flushed_at_the_end() -> None:
         (["aab", "ab"], "saab", "s"),
         (["aaab", "a"], "aaab", ""),  # one that is complete is not put off by a longer one
         (["abab"], "aabab", "a"),  # falls back to a shorter beginning of itself
+        (["aabaaas"], "aabaaabaaas", "aaba"),  # and the shorter one, too, falls back
         (["你"], "a你b", "a"),
     ],
 )
@@ -351,6 +354,14 @@ def test_nothing_follows_a_stop_string() -> None:
     assert detokenizer.push(ids_of("a")[0]) == TextDelta("", True)
     assert detokenizer.flush() == ""
     assert detokenizer.emitted_chars == 1
+
+
+def test_half_a_character_behind_a_stop_string_is_not_flushed() -> None:
+    tokenizer = Tokenizer(models.BPE({"aä": 0, "b": 1}, []))  # ä: the byte E4
+    tokenizer.decoder = decoders.ByteLevel()
+    detokenizer = Detokenizer(TokenBytes(tokenizer), ["a"])
+    assert detokenizer.push(0) == TextDelta("", True)
+    assert detokenizer.flush() == ""
 
 
 def test_an_empty_stop_string_is_refused() -> None:
