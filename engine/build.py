@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from engine.engine import Engine
 from engine.kv_pool import KVPool, KVShape
 from engine.linear import Tiling, make_invariant
 from engine.loader import load_model, load_tokenizer, resolve
-from engine.memory import pool_bytes
+from engine.memory import free_bytes, pool_bytes
 from engine.model_info import ModelInfo, model_info
 from engine.prefill import Chunked, PrefillPolicy, WholePrompt
 from engine.rank import SchedPolicy
@@ -140,6 +141,7 @@ def build_engine(
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    require(re.fullmatch(r"cpu|cuda(:\d+)?", name) is not None, "device", name, "auto, cpu or cuda")
     return torch.device(name)
 
 
@@ -171,12 +173,14 @@ def _num_blocks(
 ) -> int:
     """As many blocks as asked for, or as fit in memory and could ever be used."""
     block_bytes = shape.bytes_per_token * config.block_tokens
-    room = pool_bytes(device) // block_bytes
     if config.num_blocks is None:
-        usable = config.max_num_seqs * blocks_for(max_model_len, config.block_tokens)
-        require(room >= 1, "memory for the KV pool", pool_bytes(device), f">= {block_bytes} bytes")
-        return min(room, usable)
+        room = pool_bytes(device) // block_bytes
+        require(room >= 1, "memory for K and V", pool_bytes(device), f"{block_bytes} bytes or more")
+        return min(room, config.max_num_seqs * blocks_for(max_model_len, config.block_tokens))
+    most = free_bytes(device) // block_bytes
+    limit = f"at most {most}, which is what memory holds"
     require(config.num_blocks >= 1, "num_blocks", config.num_blocks, "an integer from 1")
+    require(config.num_blocks <= most, "num_blocks", config.num_blocks, limit)
     return config.num_blocks
 
 

@@ -9,13 +9,19 @@ import torch
 GPU_SHARE = 0.9
 CPU_SHARE = 0.125
 
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes on ``device`` that can be had now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return _available_host_bytes()
+
 
 def pool_bytes(device: torch.device) -> int:
-    """Bytes that a KV pool on ``device`` may take."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * GPU_SHARE)
-    return int(_available_host_bytes() * CPU_SHARE)
+    """Bytes that a KV pool on ``device`` may take when nobody said how many."""
+    return int(free_bytes(device) * (GPU_SHARE if device.type == "cuda" else CPU_SHARE))
 
 
 def _available_host_bytes() -> int:
@@ -38,10 +44,9 @@ def _meminfo_available() -> int | None:
 
 
 def _cgroup_available() -> int | None:
-    group = Path("/sys/fs/cgroup")
     try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
+        limit = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+        return None if limit == "max" else max(0, int(limit) - used)
     except (OSError, ValueError):
         return None
-    return None if limit == "max" else max(0, int(limit) - used)

@@ -1,0 +1,60 @@
+"""engine.build: an engine from settings, or one clear line why not."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.build import EngineConfig, EngineInfo, build_engine
+from engine.model_info import ModelNotFound
+from engine.request import InvalidParam, SamplingParams
+from engine.submission import StepReport, Submission
+
+
+def build(folder: Path, **settings: object) -> EngineInfo:
+    config = EngineConfig(model=str(folder), threads=1, **settings)  # type: ignore[arg-type]
+    return build_engine(config, lambda report: None)[1]
+
+
+def test_a_built_engine_generates(tiny_model_dir: Path) -> None:
+    reports: list[StepReport] = []
+    config = EngineConfig(model=str(tiny_model_dir), num_blocks=8, threads=1)
+    engine, info = build_engine(config, reports.append)
+    assert (info.total_blocks, info.block_tokens, info.max_model_len) == (8, 16, 128)
+    params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
+    engine.submit(Submission("a", (5, 6, 7), params))
+    while engine.keys():
+        engine.step()
+    assert sum(len(delta.tokens) for report in reports for delta in report.deltas) == 3
+
+
+def test_without_num_blocks_the_pool_is_no_larger_than_could_be_used(tiny_model_dir: Path) -> None:
+    assert build(tiny_model_dir, max_num_seqs=3).total_blocks == 3 * 128 // 16
+
+
+def test_the_fingerprint_tells_numerics_apart_and_nothing_else(tiny_model_dir: Path) -> None:
+    """A stream resumed on a replica that computes other bits would change its answer."""
+    one = build(tiny_model_dir, dtype="float32", num_blocks=8)
+    assert build(tiny_model_dir, dtype="float32", num_blocks=9).fingerprint == one.fingerprint
+    assert build(tiny_model_dir, dtype="bfloat16", num_blocks=8).fingerprint != one.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_len": 500}, "max_model_len must be from 2 to the model's 128, not 500"),
+        ({"max_model_len": 1}, "max_model_len must be from 2 to the model's 128, not 1"),
+        ({"num_blocks": 0}, "num_blocks must be an integer from 1, not 0"),
+        ({"num_blocks": 1 << 40}, r"num_blocks must be at most \d+, which is what memory holds"),
+        ({"device": "abacus"}, "device must be auto, cpu or cuda, not 'abacus'"),
+    ],
+)
+def test_a_bad_setting_names_itself_its_value_and_the_limit(
+    tiny_model_dir: Path, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidParam, match=message):
+        build(tiny_model_dir, **settings)
+
+
+def test_an_unknown_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="nowhere"):
+        build(tmp_path / "nowhere")
