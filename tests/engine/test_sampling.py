@@ -58,6 +58,8 @@ def test_a_row_draws_the_same_token_in_every_batch_and_order(
     device: str, group: int | None
 ) -> None:
     logits, rows = gaussian(64, VOCAB).to(device), mixed_rows(64)
+    # Next to a row so large, another's differences would be rounded away.
+    logits[::7] += 1e8
     sampler = Sampler(VOCAB, device, group)
     alone = [
         Sampler(VOCAB, device).sample(logits[i : i + 1], rows[i : i + 1])[0] for i in range(64)
@@ -259,6 +261,15 @@ def test_a_tiny_temperature_is_greedy_without_overflow(
     assert Sampler(VOCAB).sample(logits, rows) == logits.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1e-50, 5e-324])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 3}])
+def test_a_tiny_temperature_still_draws_among_ties(
+    temperature: float, filters: dict[str, Any]
+) -> None:
+    rows = [row(seed=i, temperature=temperature, **filters) for i in range(20)]
+    assert set(draws([0.0, 5.0, 4.9, 5.0], rows)) == {1, 3}
+
+
 @pytest.mark.parametrize("params", KINDS)
 def test_masked_tokens_are_never_drawn(params: dict[str, Any]) -> None:
     allowed = {3, 500, VOCAB - 1}
@@ -383,7 +394,7 @@ def test_a_request_that_is_preempted_or_moved_goes_on_with_the_same_tokens(seed:
 
 
 def test_half_precision_logits_are_read_as_float32() -> None:
-    logits = gaussian(4, VOCAB).bfloat16()
-    rows = [row(seed=i) for i in range(4)]
+    logits = gaussian(100, VOCAB).bfloat16()
+    rows = [row(seed=i) for i in range(100)]
     sampler = Sampler(VOCAB)
     assert sampler.sample(logits, rows) == sampler.sample(logits.float(), rows)
