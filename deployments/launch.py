@@ -176,7 +176,7 @@ class LocalCluster:
                 num_cpus=max(os.cpu_count() or 1, 4) + config.replicas + config.gateways,
                 object_store_memory=_OBJECT_STORE_BYTES,
                 _temp_dir=str(self.folder),
-                logging_level=logging.WARNING,
+                logging_level=logging.ERROR,
                 log_to_driver=False,
             )
         except Exception as error:
@@ -214,12 +214,27 @@ def run_app(config: ServeConfig) -> None:
 
     from deployments.app import APP_NAME, build_app
 
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     app = build_app(config)
     try:
         serve.start(http_options={"host": config.host, "port": config.port})
         serve.run(app, name=APP_NAME, route_prefix="/")
     except Exception as error:
-        raise LaunchError(f"the deployment does not start: {last_line(str(error))}") from error
+        reason = _failure(APP_NAME) or str(error)
+        raise LaunchError(f"the deployment does not start: {last_line(reason)}") from error
+
+
+def _failure(app: str) -> str | None:
+    """Return what Serve knows of a deployment that did not start."""
+    from ray import serve
+    from ray.serve.schema import DeploymentStatus
+
+    try:
+        deployments = serve.status().applications[app].deployments
+    except Exception:  # Serve may be what failed
+        return None
+    messages = [d.message for d in deployments.values() if d.status != DeploymentStatus.HEALTHY]
+    return next((message for message in messages if message), None)
 
 
 def wait_ready(config: ServeConfig, timeout_s: float = READY_TIMEOUT_S) -> None:

@@ -1,6 +1,7 @@
 """The command line: its flags, its one-line errors, and that it leaves nothing behind."""
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -30,12 +31,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_setting_has_a_flag() -> None:
-    flags = (
+    flags = shlex.split(
         "m --served-model-name n --replicas 3 --gateways 2 --host ::1 --port 81 --dtype float32 "
         "--max-model-len 9 --max-num-seqs 8 --max-num-batched-tokens 7 --block-size 6 "
         "--num-blocks 5 --max-waiting 4 --max-queued 3 --lookahead 0 --scheduling-policy fcfs "
         "--aging-seconds 1.5 --api-key k --num-gpus-per-replica 0.5"
-    ).split()
+    )
     given = vars(parser().parse_args(["serve", *flags]))
     config = ServeConfig.of({k: v for k, v in given.items() if k in ServeConfig.model_fields})
     assert set(ServeConfig.model_fields) <= set(given)
