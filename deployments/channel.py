@@ -131,6 +131,11 @@ class HandleLink:
     def info(self) -> ReplicaInfo:
         return self.opened.result()
 
+    @property
+    def lost(self) -> bool:
+        """Whether nothing will ever come from here again."""
+        return self._lost is not None
+
     def listen(self, key: str, listener: Listener) -> None:
         if self._lost is None:
             self._listeners[key] = listener
@@ -192,26 +197,25 @@ class HandleChannel:
     def __init__(self, handle: DeploymentHandle, gateway: str) -> None:
         self._handle = handle
         self._gateway = gateway
-        self._links: dict[str, tuple[HandleLink, asyncio.Task[None]]] = {}
+        self._links: dict[str, HandleLink] = {}
 
     async def connect(self, replica: str) -> Link:
-        if replica not in self._links:
-            link = HandleLink(self._handle, self._gateway, replica)
-            task = detached(link.pump())
-            self._links[replica] = (link, task)
-            task.add_done_callback(self._dropper(replica))
-        link, _ = self._links[replica]
+        link = self._links.get(replica)
+        if link is None or link.lost:
+            link = self._links[replica] = HandleLink(self._handle, self._gateway, replica)
+            detached(self._keep(link))
         # Shielded: others wait for the same link, whoever of them is cancelled.
         await asyncio.shield(link.opened)
         return link
 
-    def _dropper(self, replica: str) -> Callable[[asyncio.Task[None]], None]:
-        def drop(task: asyncio.Task[None]) -> None:
-            self._links.pop(replica, None)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("reading from replica %s failed", replica, exc_info=error)
-
-        return drop
+    async def _keep(self, link: HandleLink) -> None:
+        try:
+            await link.pump()
+        except Exception:
+            logger.exception("reading from replica %s failed", link.replica)
+        finally:
+            if self._links.get(link.replica) is link:
+                del self._links[link.replica]
 
 
 class Outbox:

@@ -1,0 +1,108 @@
+"""When reports go out and what they carry."""
+
+import asyncio
+from contextlib import suppress
+
+from deployments.messages import Vitals
+from deployments.reporting import Figures, Reporter
+from router.report import Report
+
+FIGURES = Figures(
+    total_blocks=10,
+    free_blocks=4,
+    running=1,
+    max_seqs=8,
+    waiting=0,
+    waiting_blocks=0,
+    max_waiting=3,
+    held=("x",),
+    vitals=Vitals(True, 0, 0),
+)
+
+
+class Desk:
+    """Receives reports; fails or asks for a full one when told to."""
+
+    def __init__(self, interval_s: float, heartbeat_s: float) -> None:
+        self.reports: list[Report] = []
+        self.arrived = asyncio.Event()
+        self.fail = False
+        self.full = False
+        self.reporter = Reporter("r", lambda: FIGURES, self.send, interval_s, heartbeat_s)
+        self.task = asyncio.get_running_loop().create_task(self.reporter.run())
+
+    async def send(self, report: Report, vitals: Vitals) -> bool:
+        self.arrived.set()
+        if self.fail:
+            raise ConnectionError("no router")
+        self.reports.append(report)
+        return self.full
+
+    async def count(self, number: int) -> list[Report]:
+        async with asyncio.timeout(5):
+            while len(self.reports) < number:
+                self.arrived.clear()
+                await self.arrived.wait()
+        return self.reports
+
+    async def close(self) -> None:
+        self.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.task
+
+
+async def test_the_first_report_is_full_and_the_next_tell_what_changed() -> None:
+    desk = Desk(interval_s=0.001, heartbeat_s=60)
+    await desk.count(1)
+    desk.reporter.admitted("a")
+    desk.reporter.admitted("b")
+    desk.reporter.ended("a")
+    await desk.count(2)
+    desk.reporter.moved()
+    first, second, third = await desk.count(3)
+    await desk.close()
+    assert (first.held, first.admitted, first.ended) == (("x",), (), ())
+    assert (second.held, second.admitted, second.ended) == (None, ("a", "b"), ("a",))
+    assert (third.admitted, third.ended) == ((), ())
+    assert [report.seq for report in desk.reports] == [1, 2, 3]
+
+
+async def test_what_did_not_arrive_is_said_again_in_full() -> None:
+    desk = Desk(interval_s=0.001, heartbeat_s=0.01)
+    await desk.count(1)
+    desk.fail = True
+    desk.reporter.ended("a")
+    desk.arrived.clear()
+    await desk.arrived.wait()
+    desk.fail = False
+    reports = await desk.count(2)
+    await desk.close()
+    assert reports[1].ended == ("a",)
+    assert reports[1].held == ("x",)
+
+
+async def test_a_router_that_does_not_know_the_replica_gets_all() -> None:
+    desk = Desk(interval_s=0.001, heartbeat_s=0.01)
+    desk.full = True
+    reports = await desk.count(3)
+    await desk.close()
+    assert all(report.held == ("x",) for report in reports)
+
+
+async def test_room_is_told_at_once_and_steps_are_not() -> None:
+    desk = Desk(interval_s=60, heartbeat_s=60)
+    await desk.count(1)
+    desk.reporter.moved()
+    desk.reporter.admitted("a")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(desk.reports) == 1
+    desk.reporter.ended("a")
+    await desk.count(2)
+    await desk.close()
+
+
+async def test_an_idle_replica_is_heard_of() -> None:
+    desk = Desk(interval_s=0.001, heartbeat_s=0.01)
+    await desk.count(3)
+    await desk.close()
