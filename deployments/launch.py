@@ -227,13 +227,12 @@ def run_app(config: ServeConfig) -> None:
 def _failure(app: str) -> str | None:
     """Return what Serve knows of a deployment that did not start."""
     from ray import serve
-    from ray.serve.schema import DeploymentStatus
 
     try:
         deployments = serve.status().applications[app].deployments
     except Exception:  # Serve may be what failed
         return None
-    messages = [d.message for d in deployments.values() if d.status != DeploymentStatus.HEALTHY]
+    messages = [one.message for one in deployments.values() if one.status.value != "HEALTHY"]
     return next((message for message in messages if message), None)
 
 

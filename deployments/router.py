@@ -126,7 +126,9 @@ class Router:
         finally:
             if self._sessions.get(gateway) is mark:
                 del self._sessions[gateway]
-                for ticket in [t for t, owner in self._owner.items() if owner == gateway]:
+                tickets = [t for t, owner in self._owner.items() if owner == gateway]
+                # Those that wait first: what the others free must not go to the dead.
+                for ticket in sorted(tickets, key=lambda t: t not in self._waiting):
                     self._release(ticket, finished=False)
 
     async def describe(self) -> ReplicaInfo | Refusal:

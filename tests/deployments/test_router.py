@@ -1,0 +1,218 @@
+"""The Router deployment: who waits gets an answer, whatever becomes of them."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from deployments import router as module
+from deployments.config import ServeConfig
+from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Vitals
+from deployments.metrics import Counts
+from deployments.router import Router
+from router.report import Report
+from router.ticket import Ticket
+
+INFO = ReplicaInfo("f", 16, 10, 160)
+WELL = Vitals(True, 0, 0)
+
+
+def ticket(name: str, blocks: int = 4) -> Ticket:
+    return Ticket(name, 0, 0, blocks, blocks)
+
+
+class Fleet:
+    """A router, and replicas of ten blocks that report to it by hand."""
+
+    def __init__(self, **settings: int) -> None:
+        self.router = Router(ServeConfig(lookahead=0, **settings))  # type: ignore[arg-type]
+        self._seq: dict[str, int] = {}
+
+    async def report(
+        self,
+        replica: str,
+        free: int = 10,
+        admitted: tuple[str, ...] = (),
+        ended: tuple[str, ...] = (),
+        vitals: Vitals = WELL,
+        full: bool = False,
+    ) -> bool:
+        seq = self._seq[replica] = self._seq.get(replica, 0) + 1
+        report = Report(
+            replica=replica,
+            seq=seq,
+            total_blocks=10,
+            free_blocks=free,
+            running=len(admitted),
+            max_seqs=8,
+            waiting=0,
+            waiting_blocks=0,
+            max_waiting=8,
+            admitted=admitted,
+            ended=ended,
+            held=() if seq == 1 or full else None,
+        )
+        return await self.router.report(report, vitals, INFO)
+
+    def ask(self, name: str, gateway: str = "g", blocks: int = 4) -> "asyncio.Task[str | Refusal]":
+        return asyncio.create_task(self.router.acquire(gateway, ticket(name, blocks)))
+
+    def grants(self) -> int:
+        gauges = self.router._core.gauges()
+        return gauges.queued + sum(one.grants for one in gauges.replicas)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_who_comes_before_the_first_replica_waits_for_it() -> None:
+    """llm-d-router#1735."""
+    fleet = Fleet()
+    early = fleet.ask("a")
+    await settle()
+    assert not early.done()
+    await fleet.report("r")
+    assert await early == "r"
+
+
+async def test_hope_for_a_replica_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPLICA_WAIT_S", 0.01)
+    fleet = Fleet()
+    answer = await fleet.ask("a")
+    assert isinstance(answer, Refusal)
+    assert (answer.kind, answer.retry_after > 0) == (RefusalKind.NO_REPLICA, True)
+    later = await fleet.ask("b")
+    assert isinstance(later, Refusal)
+    # And comes back with a replica.
+    await fleet.report("r")
+    assert await fleet.ask("c") == "r"
+
+
+async def test_who_waits_gets_the_room_that_comes_free() -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    assert [await fleet.ask("a"), await fleet.ask("b")] == ["r", "r"]
+    third = fleet.ask("c")
+    await settle()
+    assert not third.done()
+    await fleet.router.release({"a": True})
+    assert await third == "r"
+
+
+async def test_full_and_too_large_are_said_at_once() -> None:
+    fleet = Fleet(max_queued=0)
+    await fleet.report("r")
+    await fleet.ask("a", blocks=10)
+    busy = await fleet.ask("b")
+    large = await fleet.ask("c", blocks=11)
+    assert isinstance(busy, Refusal)
+    assert isinstance(large, Refusal)
+    assert (busy.kind, busy.retry_after >= 0.75) == (RefusalKind.BUSY, True)
+    assert (large.kind, large.current, large.limit) == (RefusalKind.NEVER_FITS, 11, 10)
+    assert fleet.grants() == 1
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_cancelled_call_gives_its_ticket_up(waits: bool) -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    if waits:
+        await fleet.ask("first", blocks=10)
+    call = fleet.ask("a")
+    await settle()
+    if waits:
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        assert fleet.grants() == 1
+    await fleet.router.release({"a": False, "first": False})
+    # Twice is the same as once.
+    await fleet.router.release({"a": False})
+    assert fleet.grants() == 0
+
+
+async def test_a_bounced_ticket_waits_for_the_replicas_next_report() -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    assert await fleet.ask("a") == "r"
+    again = asyncio.create_task(fleet.router.bounced("g", ticket("a")))
+    await settle()
+    assert not again.done()
+    await fleet.report("r")
+    assert await again == "r"
+
+
+async def test_a_bounced_ticket_that_is_not_known_is_asked_for_anew() -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    assert await fleet.router.bounced("g", ticket("a")) == "r"
+
+
+async def test_a_lost_replica_gets_nothing_until_it_reports_in_full() -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    await fleet.report("s", free=5)
+    assert await fleet.ask("a") == "r"
+    await fleet.router.lost("r")
+    assert await fleet.ask("b") == "s"
+    assert fleet.grants() == 1
+    assert await fleet.report("r")
+    call = fleet.ask("c")
+    await settle()
+    assert not call.done()
+    await fleet.report("r", full=True)
+    assert await call == "r"
+
+
+async def test_health_is_that_of_the_replicas() -> None:
+    """ray#61263: a step loop that hangs, behind a process that answers."""
+    fleet = Fleet()
+    assert not await fleet.router.healthy()
+    await fleet.report("r")
+    assert await fleet.router.healthy()
+    await fleet.report("r", vitals=Vitals(False, 0, 0))
+    assert not await fleet.router.healthy()
+    call = fleet.ask("a")
+    await settle()
+    assert not call.done()
+    await fleet.report("r", full=True)
+    assert await call == "r"
+
+
+async def test_a_gateways_tickets_go_with_it() -> None:
+    fleet = Fleet()
+    session = fleet.router.session("g")
+    await anext(session)
+    await fleet.report("r")
+    await fleet.ask("a")
+    await fleet.ask("b", gateway="other")
+    waiting = fleet.ask("c")
+    await settle()
+    await session.aclose()  # type: ignore[attr-defined]
+    await settle()
+    assert fleet.grants() == 1
+    answer = await waiting
+    assert isinstance(answer, Refusal)
+    assert answer.kind is RefusalKind.ABANDONED
+
+
+async def test_the_page_adds_up_what_gateways_count() -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    counts = Counts()
+    counts.add("prompt_tokens_total", 5)
+    await fleet.router.count(counts.take())
+    counts.add("prompt_tokens_total", 2)
+    page = await fleet.router.metrics(counts.take(), "m")
+    assert 'tidegate:prompt_tokens_total{model_name="m"} 7' in page
+
+
+async def test_describes_the_smallest_replica() -> None:
+    fleet = Fleet()
+    asked = asyncio.create_task(fleet.router.describe())
+    await settle()
+    assert not asked.done()
+    await fleet.report("r")
+    assert await asked == INFO
