@@ -76,7 +76,7 @@ def write() -> None:
         path.write_text(page[: place.start()] + "\n" + make() + "\n" + page[place.end() :])
 
 
-@pytest.mark.parametrize(("path", "name", "make"), GENERATED, ids=lambda value: str(value)[-24:])
+@pytest.mark.parametrize(("path", "name", "make"), GENERATED, ids=["settings", "refused fields"])
 def test_generated_tables_are_those_of_the_code(path: Path, name: str, make: Any) -> None:
     found = between(path.read_text(), name)[0].strip()
     assert found == make().strip(), "run: python tests/test_docs.py"
