@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deployments.messages import Vitals
 from router.report import Report
@@ -16,7 +16,10 @@ SEND_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A replica's state at one moment, in the units of ``Report``."""
+    """A replica's state at one moment, in the units of ``Report``.
+
+    Two are equal when the router would decide the same from both.
+    """
 
     total_blocks: int
     free_blocks: int
@@ -25,12 +28,15 @@ class Figures:
     waiting: int
     waiting_blocks: int
     max_waiting: int
-    held: tuple[str, ...]
-    vitals: Vitals
+    held: tuple[str, ...] = field(compare=False)
+    vitals: Vitals = field(compare=False)
 
 
 class Reporter:
     """Sends reports: at once when room came free, soon when something moved, else a heartbeat.
+
+    A step that changes nothing that the router looks at is not worth a message: a call
+    through Serve costs a millisecond of the time in which the replica computes.
 
     At most one is under way. Ids stay on the lists until a report that names them has
     arrived, so a report that is lost costs nothing.
@@ -61,6 +67,7 @@ class Reporter:
         self._ended: list[str] = []
         self._seq = 0
         self._full = True
+        self._said: Figures | None = None
         self._moved = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -82,15 +89,23 @@ class Reporter:
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
-            sent = time.monotonic()
+            began = time.monotonic()
             await self._report()
-            await _within(self._moved, self._heartbeat_s)
-            await _within(self._room, sent + self._interval_s - time.monotonic())
-            self._moved.clear()
-            self._room.clear()
+            due = began + self._heartbeat_s
+            while True:
+                await _within(self._moved, due - time.monotonic())
+                await _within(self._room, began + self._interval_s - time.monotonic())
+                self._moved.clear()
+                self._room.clear()
+                began = time.monotonic()
+                if self._news() or began >= due:
+                    break
+
+    def _news(self) -> bool:
+        return bool(self._admitted or self._ended or self._full or self._figures() != self._said)
 
     async def _report(self) -> None:
-        figures = self._figures()
+        figures = self._said = self._figures()
         admitted, ended = len(self._admitted), len(self._ended)
         self._seq += 1
         report = Report(

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 from deployments.messages import Vitals
 from deployments.reporting import Figures, Reporter
@@ -28,7 +29,8 @@ class Desk:
         self.arrived = asyncio.Event()
         self.fail = False
         self.full = False
-        self.reporter = Reporter("r", lambda: FIGURES, self.send, interval_s, heartbeat_s)
+        self.figures = FIGURES
+        self.reporter = Reporter("r", lambda: self.figures, self.send, interval_s, heartbeat_s)
         self.task = asyncio.get_running_loop().create_task(self.reporter.run())
 
     async def send(self, report: Report, vitals: Vitals) -> bool:
@@ -58,6 +60,7 @@ async def test_the_first_report_is_full_and_the_next_tell_what_changed() -> None
     desk.reporter.admitted("b")
     desk.reporter.ended("a")
     await desk.count(2)
+    desk.figures = replace(FIGURES, free_blocks=3)
     desk.reporter.moved()
     first, second, third = await desk.count(3)
     await desk.close()
@@ -87,6 +90,19 @@ async def test_a_router_that_does_not_know_the_replica_gets_all() -> None:
     reports = await desk.count(3)
     await desk.close()
     assert all(report.held == ("x",) for report in reports)
+
+
+async def test_a_step_that_changes_nothing_is_not_told() -> None:
+    desk = Desk(interval_s=0.001, heartbeat_s=60)
+    await desk.count(1)
+    for _ in range(5):
+        desk.reporter.moved()
+        await asyncio.sleep(0.002)
+    assert len(desk.reports) == 1
+    desk.figures = replace(FIGURES, waiting=1)
+    desk.reporter.moved()
+    await desk.count(2)
+    await desk.close()
 
 
 async def test_room_is_told_at_once_and_steps_are_not() -> None:
