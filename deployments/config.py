@@ -65,7 +65,8 @@ class ServeConfig(BaseModel):
     num_gpus_per_replica: float = Field(
         default=0.0,
         ge=0,
-        description="GPUs that Ray sets aside for a replica: a share below 1, or a whole number.",
+        le=1,
+        description="The share of a GPU that Ray sets aside for a replica; a replica uses one.",
     )
     threads: int | None = Field(
         default=None,
@@ -84,14 +85,13 @@ class ServeConfig(BaseModel):
     max_num_batched_tokens: int = Field(
         default=2048,
         ge=1,
-        description="Tokens that one step computes at most; a longer prompt has a step alone "
-        "unless `prefill_chunk` cuts it.",
+        description="Tokens that one step computes at most.",
     )
-    prefill_chunk: int | None = Field(
-        default=None,
+    prefill_chunk: int = Field(
+        default=512,
         ge=1,
-        description="Compute prompts in pieces of at most this many tokens, so that a long one "
-        "does not hold up others. Default: each prompt whole.",
+        description="Prompts are computed in pieces of at most this many tokens, so that a long "
+        "one does not hold up others.",
     )
     block_size: int = Field(
         default=16, ge=1, le=1024, description="Tokens in one block of the KV cache."
@@ -128,7 +128,10 @@ class ServeConfig(BaseModel):
         "priority 0 goes before those of priority P that come P times this long after it.",
     )
     max_priority: int = Field(
-        default=1_000_000, ge=0, description="Priorities are accepted from minus this to plus this."
+        default=1_000,
+        ge=0,
+        description="Priorities are accepted from minus this to plus this. Times `aging_seconds` "
+        "it bounds how long the least urgent request can be passed.",
     )
     vllm_priority: bool = Field(
         default=False,
@@ -167,16 +170,14 @@ class ServeConfig(BaseModel):
         description="When a deployment stops or changes, running requests get this long to end, "
         "in seconds.",
     )
+    allow_variance: bool = Field(
+        default=False,
+        description="Serve even if the start-up check finds that this machine's answers depend "
+        "on what else is computed; a warning is logged instead.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least serious messages that are logged."
     )
-
-    @field_validator("num_gpus_per_replica")
-    @classmethod
-    def _whole_gpus_above_one(cls, value: float) -> float:
-        if value > 1 and not value.is_integer():
-            raise ValueError(f"must be a share below 1 or a whole number, not {value:g}")
-        return value
 
     @field_validator("api_key")
     @classmethod

@@ -50,6 +50,7 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         aging=config.aging_ticks,
         prefill_chunk=config.prefill_chunk,
         threads=config.threads_per_replica,
+        allow_variance=config.allow_variance,
     )
 
 
@@ -81,6 +82,9 @@ class Replica:
         from engine.build import build_engine
 
         self._engine, info = build_engine(engine_config(config), self._on_step, wall_clock_ms)
+        import sys
+
+        sys.setswitchinterval(float(__import__("os").environ.get("SWI", "0.005")))
         self._engine.start()
         self._warm_up()
         self._info = ReplicaInfo(

@@ -2,10 +2,12 @@
 
 import hashlib
 import logging
+import platform
 import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -205,6 +207,12 @@ def _fingerprint(
 
 
 def _processor(device: torch.device) -> str:
+    """Two processors with the same instruction set may still be given different kernels."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return torch.backends.cpu.get_cpu_capability()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    name = next((line for line in lines if line.startswith("model name")), platform.processor())
+    return f"{name} {torch.backends.cpu.get_cpu_capability()}"

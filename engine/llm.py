@@ -68,8 +68,9 @@ class LLM:
         max_model_len: int | None = None,
         policy: SchedPolicy | str = SchedPolicy.PRIORITY,
         aging_steps: int = 100,
-        prefill_chunk: int | None = None,
+        prefill_chunk: int | None = 512,
         threads: int | None = None,
+        allow_variance: bool = False,
     ) -> None:
         """Load a model; the arguments are those of :class:`engine.build.EngineConfig`.
 
@@ -91,6 +92,7 @@ class LLM:
             aging=aging_steps,
             prefill_chunk=prefill_chunk,
             threads=threads,
+            allow_variance=allow_variance,
         )
         self.tokenizer = load_tokenizer(resolve(model))
         self._engine, self.info = build_engine(config, self._collect)

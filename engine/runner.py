@@ -17,6 +17,26 @@ from engine.scheduler import ScheduleOutput
 ATTENTION = "tidegate_paged"
 
 
+# Arguments by which models of other families change the scores: soft caps (Gemma 2),
+# attention sinks (gpt-oss), position biases (T5).
+_CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
+
+
+class UnsupportedAttention(RuntimeError):
+    """A model asks for an attention that is not built; answering without it would be wrong.
+
+    Attributes:
+        feature: transformers' name for what it asks for.
+    """
+
+    def __init__(self, feature: str) -> None:
+        super().__init__(feature)
+        self.feature = feature
+
+    def __str__(self) -> str:
+        return f"the model's attention needs {self.feature!r}, which is not supported"
+
+
 class Sequences(Protocol):
     """What the runner needs to know of a sequence; a Scheduler with its blocks knows it."""
 
@@ -56,7 +76,7 @@ def _attend(
     scaling: float,
     paged_attention: PagedAttention,
     attention_plan: AttentionPlan,
-    **_: Any,
+    **extras: Any,
 ) -> tuple[Tensor, None]:
     """The entry in transformers' attention registry.
 
@@ -68,7 +88,13 @@ def _attend(
 
     Returns:
         [1, rows, heads, d], and no attention weights.
+
+    Raises:
+        UnsupportedAttention: the model asks for more than causal attention.
     """
+    for name in _CHANGES_SCORES:
+        if extras.get(name) is not None:
+            raise UnsupportedAttention(name)
     layer: int = module.layer_idx  # type: ignore[assignment]  # transformers sets it
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     return paged_attention.run(attention_plan, layer, q, k, v, scaling)[None], None

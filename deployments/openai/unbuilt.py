@@ -33,6 +33,7 @@ _BOTH: Mapping[str, Neutral] = {
     "logits_processors": ([],),
     "truncate_prompt_tokens": (),
     "skip_special_tokens": (True,),
+    "detokenize": (True,),
     "include_stop_str_in_output": (False,),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
@@ -59,6 +60,8 @@ CHAT: Mapping[str, Neutral] = {
     "chat_template_kwargs": ({},),
     "documents": ([],),
     "mm_processor_kwargs": ({},),
+    "reasoning_effort": (),
+    "include_reasoning": (True,),
 }
 
 COMPLETIONS: Mapping[str, Neutral] = {

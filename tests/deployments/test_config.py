@@ -26,7 +26,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "'model' must be a string of at least 1 characters, not ''"),
     (
         {"num_gpus_per_replica": 1.5},
-        "'num_gpus_per_replica' must be a share below 1 or a whole number, not 1.5",
+        "'num_gpus_per_replica' must be at most 1, not 1.5",
     ),
     ({"replica": 2}, "'replica' is not a known setting"),
 ]

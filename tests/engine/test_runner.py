@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     LlamaConfig,
     MistralConfig,
     PretrainedConfig,
@@ -19,7 +20,7 @@ from engine.blocks import FreeListBlocks
 from engine.kv_pool import KVPool, KVShape
 from engine.linear import make_invariant
 from engine.prefill import Chunked
-from engine.runner import ModelRunner
+from engine.runner import ModelRunner, UnsupportedAttention
 from engine.scheduler import Request, Scheduler, SchedulerConfig, StepOutput, Token
 
 VOCAB = 97
@@ -128,3 +129,11 @@ def test_a_prepared_batch_survives_an_abort() -> None:
     assert logits.shape == (1, VOCAB)
     assert scheduler.on_step([StepOutput(id, int(logits.argmax()))]) == []
     assert scheduler.blocks.free_blocks == 8
+
+
+def test_a_family_whose_attention_is_more_than_causal_is_refused() -> None:
+    """Ignoring the argument would give fluent, wrong answers."""
+    config = Gemma2Config(**SIZES, head_dim=8, attn_logit_softcapping=30.0, sliding_window=256)
+    runner = runner_of(random_model(config))
+    with pytest.raises(UnsupportedAttention, match="'softcap', which is not supported"):
+        greedy(runner, [[1, 2, 3]], 1)
