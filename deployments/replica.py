@@ -82,9 +82,6 @@ class Replica:
         from engine.build import build_engine
 
         self._engine, info = build_engine(engine_config(config), self._on_step, wall_clock_ms)
-        import sys
-
-        sys.setswitchinterval(float(__import__("os").environ.get("SWI", "0.005")))
         self._engine.start()
         self._warm_up()
         self._info = ReplicaInfo(
