@@ -131,11 +131,6 @@ class HandleLink:
     def info(self) -> ReplicaInfo:
         return self.opened.result()
 
-    @property
-    def lost(self) -> bool:
-        """Whether nothing will ever come from here again."""
-        return self._lost is not None
-
     def listen(self, key: str, listener: Listener) -> None:
         if self._lost is None:
             self._listeners[key] = listener
@@ -201,7 +196,7 @@ class HandleChannel:
 
     async def connect(self, replica: str) -> Link:
         link = self._links.get(replica)
-        if link is None or link.lost:
+        if link is None:
             link = self._links[replica] = HandleLink(self._handle, self._gateway, replica)
             detached(self._keep(link))
         # Shielded: others wait for the same link, whoever of them is cancelled.
@@ -209,6 +204,7 @@ class HandleChannel:
         return link
 
     async def _keep(self, link: HandleLink) -> None:
+        # The link is gone from the table in the very turn in which everyone learns of its loss.
         try:
             await link.pump()
         except Exception:

@@ -278,7 +278,7 @@ class Sequence:
 
     def _listener(self, attempt: _Attempt) -> Listener:
         def listen(event: Event | ReplicaLost) -> None:
-            if self._attempt is not attempt or attempt.ended.done():
+            if attempt.ended.done():
                 return
             if isinstance(event, ReplicaLost):
                 attempt.ended.set_exception(event)
