@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from deployments.answer import AnswerStream, Choices, Emit, api_error
 from deployments.channel import UNREACHABLE, HandleChannel, detached
 from deployments.config import ServeConfig
-from deployments.dispatch import Order, Refused, RouterClient, Sequence
+from deployments.dispatch import Order, Refused, Sequence
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import CONTENT_TYPE, Counts
 from deployments.openai import chat, completions
@@ -27,6 +27,7 @@ from deployments.openai.body import check_key, read_limited
 from deployments.openai.call import Call, Job, Served
 from deployments.openai.errors import install_error_handlers
 from deployments.openai.sse import HEADERS, MEDIA_TYPE
+from deployments.router_client import RouterClient
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
 

@@ -146,6 +146,7 @@ class LocalCluster:
         # Short: Unix sockets below it have paths of at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="tg-", dir=_short_tmp()))
         self._reaper: Any = None
+        self._set: list[str] = []
 
     @property
     def logs(self) -> Path:
@@ -154,10 +155,12 @@ class LocalCluster:
 
     def __enter__(self) -> "LocalCluster":
         (self.folder / "ha").mkdir()
-        for name, value in environment(self.folder).items():
-            os.environ.setdefault(name, value)
+        ours = environment(self.folder)
+        # What a person has set wins.
+        self._set = [name for name in ours if name not in os.environ]
+        os.environ.update({name: ours[name] for name in self._set})
         os.environ[processes.MARK] = self._mark
-        self._reaper = processes.start_reaper(self._mark)
+        self._reaper = processes.start_reaper(self._mark, self.folder)
         return self
 
     def start(self, config: ServeConfig) -> None:
@@ -187,7 +190,8 @@ class LocalCluster:
         if ray := sys.modules.get("ray"):
             within(5.0, ray.shutdown)
         processes.end(self._mark, STOP_GRACE_S, (os.getpid(),))
-        os.environ.pop(processes.MARK, None)
+        for name in (*self._set, processes.MARK):
+            os.environ.pop(name, None)
         if self._reaper is not None:
             self._reaper.communicate(b"x")
         shutil.rmtree(self.folder, ignore_errors=True)

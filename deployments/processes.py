@@ -7,11 +7,13 @@ clean-up misses some when it is killed: HAProxy and the node's agents stay.)
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -61,15 +63,15 @@ def end(mark: str, grace_s: float, ours: Iterable[int] = ()) -> int:
     return killed
 
 
-def start_reaper(mark: str) -> "subprocess.Popen[bytes]":
-    """Start a process that outlives this one and ends what it leaves behind.
+def start_reaper(mark: str, folder: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that outlives this one, ends what it leaves and removes ``folder``.
 
     It holds the read end of a pipe: when this process ends, be it by SIGKILL, the pipe
     closes. Write to its stdin to say that there is nothing left to do.
     """
     environment = {key: value for key, value in os.environ.items() if key != MARK}
     return subprocess.Popen(
-        [sys.executable, "-m", "deployments.processes", mark],
+        [sys.executable, "-m", "deployments.processes", mark, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -78,10 +80,11 @@ def start_reaper(mark: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def _reap(mark: str) -> None:
+def _reap(mark: str, folder: str) -> None:
     if not sys.stdin.buffer.read(1):
         end(mark, grace_s=3.0)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    _reap(sys.argv[1])
+    _reap(sys.argv[1], sys.argv[2])

@@ -117,6 +117,8 @@ def test_no_process_is_left(tiny_model_dir: Path, end: signal.Signals) -> None:
         server.process.kill()
         server.process.wait(10)
     eventually(lambda: not find(server.mark), 10)
+    folder = Path(server.output.split("(logs: ")[1].split(";")[0]).parents[1]
+    eventually(lambda: not folder.exists(), 10)
     stream.join(10)
     server.stop()
 
