@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from transformers import PreTrainedModel
 
 from engine.blocks import FreeListBlocks, blocks_for
@@ -21,7 +22,7 @@ from engine.memory import free_bytes, pool_bytes
 from engine.model_info import ModelInfo, model_info
 from engine.prefill import Chunked, PrefillPolicy, WholePrompt
 from engine.rank import SchedPolicy
-from engine.request import require
+from engine.request import is_int, require
 from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
@@ -106,6 +107,7 @@ def build_engine(
         InvalidParam: a setting is out of its range, or the pool does not fit in memory.
         NotInvariant, Variance: this machine does not keep the same bits.
     """
+    _require_settings(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     folder = resolve(config.model)
@@ -138,6 +140,18 @@ def build_engine(
     engine = Engine(scheduler, runner, sampler, text, info.eos_token_ids, on_step, rng)
     fingerprint = _fingerprint(info, model, device, tilings, runner.attention.decode_tile)
     return engine, EngineInfo(info, num_blocks, config.block_tokens, max_model_len, fingerprint)
+
+
+def _require_settings(config: EngineConfig) -> None:
+    """Refuse at once, and by the caller's names, what would fail after the model is loaded."""
+    for name in ("block_tokens", "max_num_seqs", "max_batch_tokens"):
+        value = getattr(config, name)
+        require(is_int(value, 1), name, value, "an integer from 1")
+    for name in ("num_blocks", "prefill_chunk", "threads"):
+        value = getattr(config, name)
+        require(value is None or is_int(value, 1), name, value, "an integer from 1")
+    dtypes = ("auto", "float32", "bfloat16", "float16")
+    require(config.dtype in dtypes, "dtype", config.dtype, f"one of {', '.join(dtypes)}")
 
 
 def _device(name: str) -> torch.device:
@@ -181,7 +195,6 @@ def _num_blocks(
         return min(room, config.max_num_seqs * blocks_for(max_model_len, config.block_tokens))
     most = free_bytes(device) // block_bytes
     limit = f"at most {most}, which is what memory holds"
-    require(config.num_blocks >= 1, "num_blocks", config.num_blocks, "an integer from 1")
     require(config.num_blocks <= most, "num_blocks", config.num_blocks, limit)
     return config.num_blocks
 
@@ -198,6 +211,7 @@ def _fingerprint(
         info.revision,
         str(model.dtype),
         torch.__version__,
+        transformers.__version__,
         _processor(device),
         torch.get_num_threads() if device.type == "cpu" else 0,
         sorted(tilings.items()),

@@ -115,12 +115,12 @@ def is_int(value: Any, low: int | None = None) -> bool:
 
 def is_number(value: Any, low: float, high: float) -> bool:
     """Whether ``value`` is a finite number from ``low`` to ``high``, both included."""
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and low <= value <= high
-    )
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value) and low <= value <= high
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _tuple(value: Any) -> tuple[Any, ...] | None:

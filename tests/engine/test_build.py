@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import transformers
 
 from engine.build import EngineConfig, EngineInfo, build_engine
 from engine.model_info import ModelNotFound
@@ -11,7 +12,7 @@ from engine.submission import StepReport, Submission
 
 
 def build(folder: Path, **settings: object) -> EngineInfo:
-    config = EngineConfig(model=str(folder), threads=1, **settings)  # type: ignore[arg-type]
+    config = EngineConfig(model=str(folder), **{"threads": 1, **settings})  # type: ignore[arg-type]
     return build_engine(config, lambda report: None)[1]
 
 
@@ -38,6 +39,15 @@ def test_the_fingerprint_tells_numerics_apart_and_nothing_else(tiny_model_dir: P
     assert build(tiny_model_dir, dtype="bfloat16", num_blocks=8).fingerprint != one.fingerprint
 
 
+def test_another_version_of_the_models_code_has_another_fingerprint(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a rolling upgrade a stream would be resumed where the norms are computed anew."""
+    one = build(tiny_model_dir, num_blocks=8)
+    monkeypatch.setattr(transformers, "__version__", "5.0.0")
+    assert build(tiny_model_dir, num_blocks=8).fingerprint != one.fingerprint
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -45,6 +55,10 @@ def test_the_fingerprint_tells_numerics_apart_and_nothing_else(tiny_model_dir: P
         ({"max_model_len": 1}, "max_model_len must be from 2 to the model's 128, not 1"),
         ({"num_blocks": 0}, "num_blocks must be an integer from 1, not 0"),
         ({"num_blocks": 1 << 40}, r"num_blocks must be at most \d+, which is what memory holds"),
+        ({"num_blocks": 8, "block_tokens": 0}, "block_tokens must be an integer from 1, not 0"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be an integer from 1, not 0"),
+        ({"prefill_chunk": 0}, "prefill_chunk must be an integer from 1, not 0"),
+        ({"threads": 0}, "threads must be an integer from 1, not 0"),
         ({"device": "abacus"}, "device must be auto, cpu or cuda, not 'abacus'"),
     ],
 )

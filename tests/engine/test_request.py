@@ -87,6 +87,8 @@ def test_requests_do_not_share_their_generated_tokens() -> None:
         ("stop", None),
         ("stop_token_ids", (-1,)),
         ("stop_token_ids", 3),
+        pytest.param("temperature", 10**400, id="temperature-beyond-float"),
+        pytest.param("repetition_penalty", 10**400, id="repetition_penalty-beyond-float"),
     ],
 )
 def test_a_parameter_out_of_range_is_refused_by_name(name: str, value: object) -> None:
