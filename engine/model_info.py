@@ -174,7 +174,20 @@ def _context_length(folder: Path, config: dict[str, Any]) -> int:
     window = config.get("sliding_window")
     if isinstance(window, int) and window > 0 and config.get("use_sliding_window", True):
         length = min(length, window)
+    # Past its original length this rope gives the whole batch other angles.
+    for rope in _ropes(config):
+        if {rope.get("rope_type"), rope.get("type")} & {"longrope", "su"}:
+            original = {**config, **rope}.get("original_max_position_embeddings")
+            if isinstance(original, int) and original > 0:
+                length = min(length, original)
     return length
+
+
+def _ropes(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The settings of rotary embeddings, old name or new, of all kinds of layers."""
+    found = [config.get("rope_parameters"), config.get("rope_scaling")]
+    found += [kind for rope in found if isinstance(rope, dict) for kind in rope.values()]
+    return [rope for rope in found if isinstance(rope, dict)]
 
 
 def _eos_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

@@ -65,6 +65,20 @@ def test_a_sliding_window_caps_the_length(tiny_copy: Path) -> None:
     assert model_info(tiny_copy).max_model_len == 128
 
 
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_rope_that_changes_with_the_longest_sequence_caps_the_length(
+    tiny_copy: Path, key: str, inside: bool
+) -> None:
+    """One long sequence in a step would change the angles of all others."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [4.0]}
+    original = {"original_max_position_embeddings": 40}
+    edit(tiny_copy, **{key: {**rope, **original} if inside else rope}, **original)
+    assert model_info(tiny_copy).max_model_len == 40
+    edit(tiny_copy, **{key: {"type": "linear", "factor": 2.0}})
+    assert model_info(tiny_copy).max_model_len == 128
+
+
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_missing_file_is_named(tiny_copy: Path, missing: str) -> None:
     (tiny_copy / missing).unlink()
