@@ -16,6 +16,7 @@ from engine.runner import Batch, ModelRunner
 COMPANY = (2, 3, 8, 33, 64)  # sizes of the batches that the probe row is put into
 _PROBE_LEN = QUERY_TILE + 7  # crosses a query tile, ends inside one
 _NEIGHBOUR_LEN = 19
+_SHORT_LEN = 12  # so short that its decode shares the neighbours' calls of the kernel
 _BLOCK_TOKENS = 16  # which slots hold a sequence changes no bit, so any size will do
 
 
@@ -86,6 +87,7 @@ def check_same_bits(
     probe = _Probe(make_runner, shape, device)
     own = probe.tokens(0, vocab)
     last = _PROBE_LEN - 1
+    short = probe.last_logits([(0, 0, own[:_SHORT_LEN])])[0]
     alone = probe.last_logits([(0, 0, own)])[0]
     for cut in (1, QUERY_TILE - 3, last):
         probe.last_logits([(0, 0, own[:cut])])
@@ -96,8 +98,9 @@ def check_same_bits(
         together = probe.last_logits([*prefills, (0, 0, own)])[-1]
         _compare(alone, together, f"a prefill beside {size - 1} others")
         decodes = [(i, len(tokens), [tokens[0]]) for i, _, tokens in prefills]
-        together = probe.last_logits([*decodes, (0, last, own[last:])])[-1]
-        _compare(alone, together, f"a decode beside {size - 1} others")
+        for whole, at in ((alone, last), (short, _SHORT_LEN - 1)):
+            together = probe.last_logits([*decodes, (0, at, own[at : at + 1])])[-1]
+            _compare(whole, together, f"a decode beside {size - 1} others")
 
 
 def _compare(alone: Tensor, other: Tensor, case: str) -> None:

@@ -1,0 +1,42 @@
+"""engine.self_check: a machine whose bits depend on company does not pass."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import engine.attention.paged
+from engine.kv_pool import KVShape
+from engine.runner import ModelRunner
+from engine.self_check import Variance, check_same_bits
+from tests.engine.tiny import VOCAB, tiny_runner
+
+CPU = torch.device("cpu")
+SHAPE = KVShape(2, 2, 8, torch.float32)
+Attend = Callable[..., Tensor]
+
+
+def check() -> None:
+    model = tiny_runner(1, 16, ModelRunner)._model
+    check_same_bits(lambda pool: ModelRunner(model, pool), SHAPE, CPU, VOCAB)
+
+
+def test_this_machine_passes() -> None:
+    check()
+
+
+@pytest.mark.parametrize("most", [2, 7, 63])
+def test_attention_that_depends_on_how_many_decodes_share_a_call_is_seen(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Kernels split keys when too few sequences would leave threads idle."""
+    attend: Attend = engine.attention.paged._attend
+
+    def other(q: Tensor, *rest: object) -> Tensor:
+        out = attend(q, *rest)
+        return out if len(q) <= most else out * (1 + 2**-20)
+
+    monkeypatch.setattr(engine.attention.paged, "_attend", other)
+    with pytest.raises(Variance, match="a decode beside"):
+        check()
