@@ -17,7 +17,7 @@ from engine.request import FinishReason, Request, StepOutput, Token
 from engine.runner import ModelRunner
 from engine.sampling import Sampler, SampleRow
 from engine.scheduler import Scheduler, SchedulerStats
-from engine.step import StepExecutor, StepResult
+from engine.step import StepExecutor, StepResult, reason_of
 from engine.submission import (
     Delta,
     DuplicateKey,
@@ -92,6 +92,7 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._executor = StepExecutor(runner, sampler)
+        self._vocab = sampler.vocab
         self._token_bytes = token_bytes
         self._eos = frozenset(eos_token_ids)
         self._on_step = on_step
@@ -114,9 +115,11 @@ class Engine:
 
         Raises:
             AdmitError: it can never run here, or the queue is full.
+            InvalidParam: a token is not in the vocabulary, or nothing is left to generate.
             DuplicateKey: its key is taken.
-            EngineFailed: the step loop has ended by an error.
+            EngineFailed: the step loop has ended.
         """
+        submission.check_ids(self._vocab)
         params = submission.params
         generated = list(submission.generated)
         text = Detokenizer(self._token_bytes, params.stop, submission.generated)
@@ -133,6 +136,8 @@ class Engine:
         with self._changed:
             if self._failure is not None:
                 raise EngineFailed(repr(self._failure))
+            if self._stopping:
+                raise EngineFailed("it was stopped")
             if submission.key in self._ids:
                 raise DuplicateKey(submission.key)
             seed = self._rng.getrandbits(63) if params.seed is None else params.seed
@@ -224,7 +229,7 @@ class Engine:
         if not ids:  # everything was aborted before this step could plan it
             return
         result = self._executor.run(batch, ids, [live[id].row for id in ending])
-        reads = {id: self._read(live[id], token) for id, token in result.tokens.items()}
+        reads = self._read_all(live, result)
         with self._changed:
             deltas = self._take(reads, result.errors)
             report = StepReport(tuple(deltas), self._scheduler.stats())
@@ -232,6 +237,17 @@ class Engine:
             self._moved_at = self._monotonic()
         self._on_step(report)
         self._judge(result, len(ids))
+
+    def _read_all(self, live: dict[int, _Live], result: StepResult) -> dict[int, _Read]:
+        """Read every token; a request whose text fails joins the errors."""
+        reads: dict[int, _Read] = {}
+        for id, token in result.tokens.items():
+            try:
+                reads[id] = self._read(live[id], token)
+            except Exception as error:
+                logger.exception("a request's text failed")
+                result.errors[id] = reason_of(error)
+        return reads
 
     def _read(self, live: _Live, token: int) -> _Read:
         """Make text of a token and find out whether it ends the answer."""

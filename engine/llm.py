@@ -130,6 +130,7 @@ class LLM:
         finally:
             for key in keys:
                 self._engine.abort(key)
+            self._reports.clear()
 
     def stats(self) -> SchedulerStats:
         """Where the scheduler stands."""

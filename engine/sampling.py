@@ -86,6 +86,11 @@ class Sampler:
         self._vocab = vocab
         self._group = group or (1 if torch.device(device).type == "cpu" else 256)
 
+    @property
+    def vocab(self) -> int:
+        """Width of the logits: token ids are below it."""
+        return self._vocab
+
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int | SamplingError]:
         """Choose one token for each row.
 

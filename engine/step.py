@@ -57,7 +57,7 @@ class StepExecutor:
             kept = list(range(len(rows)))
         except Exception as error:
             if len(ids) == 1:
-                errors[ids[0]] = _reason(error)
+                errors[ids[0]] = reason_of(error)
                 return StepResult({}, errors)
             logger.exception("a batch of %d sequences failed; running them one by one", len(ids))
             logits, kept = self._one_by_one(batch, ids, errors)
@@ -65,15 +65,23 @@ class StepExecutor:
             return StepResult({}, errors)
         wanted = _wanted_segments(batch)
         tokens: dict[int, int] = {}
-        for row, token in zip(
-            kept, self._sampler.sample(logits, [rows[i] for i in kept]), strict=True
-        ):
+        for row, token in zip(kept, self._sample(logits, [rows[i] for i in kept]), strict=True):
             id = ids[wanted[row]]
             if isinstance(token, int):
                 tokens[id] = token
             else:
-                errors[id] = str(token)
+                errors[id] = reason_of(token)
         return StepResult(tokens, errors)
+
+    def _sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int | Exception]:
+        """A token or an error for each row."""
+        try:
+            return [*self._sampler.sample(logits, rows)]
+        except Exception as error:
+            if len(rows) == 1:
+                return [error]
+            logger.exception("sampling %d rows failed; sampling them one by one", len(rows))
+            return [self._sample(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)]
 
     def _one_by_one(
         self, batch: Batch, ids: Sequence[int], errors: dict[int, str]
@@ -89,7 +97,7 @@ class StepExecutor:
             try:
                 out = self._runner.forward(Batch(batch.tokens[begin:end], [segment], wanted))
             except Exception as error:
-                errors[ids[i]] = _reason(error)
+                errors[ids[i]] = reason_of(error)
             else:
                 if wanted:
                     logits.append(out)
@@ -110,5 +118,6 @@ def _wanted_segments(batch: Batch) -> list[int]:
     return [ends[row] for row in batch.wanted]
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What a request is told of its error."""
     return f"{type(error).__name__}: {error}"

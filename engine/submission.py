@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.request import FinishReason, SamplingParams
+from engine.request import FinishReason, SamplingParams, require
 from engine.scheduler_config import SchedulerStats
 
 
@@ -25,6 +25,17 @@ class Submission:
     priority: int = 0
     arrival: int | None = None
     generated: tuple[int, ...] = ()
+
+    def check_ids(self, vocab: int) -> None:
+        """Check that all tokens are below ``vocab``.
+
+        Raises:
+            InvalidParam: one is not, and would be an index out of range in the model.
+        """
+        for name, ids in (("prompt", self.prompt), ("generated", self.generated)):
+            if ids and not (min(ids) >= 0 and max(ids) < vocab):
+                bad = next(id for id in ids if not 0 <= id < vocab)
+                require(False, name, bad, f"token ids from 0 to {vocab - 1}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +92,11 @@ class DuplicateKey(ValueError):
 
 
 class EngineFailed(RuntimeError):
-    """The step loop has ended by an error; nothing is accepted any more."""
+    """The step loop has ended, by an error or by ``stop``; nothing is accepted any more."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the engine has failed: {self.reason}"
+        return f"the engine has ended: {self.reason}"

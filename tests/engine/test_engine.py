@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 from engine.blocks import FreeListBlocks
 from engine.engine import Engine
 from engine.prefill import Chunked
-from engine.request import FinishReason, NeverFits, QueueFull, SamplingParams
+from engine.request import FinishReason, InvalidParam, NeverFits, QueueFull, SamplingParams
 from engine.runner import Batch, ModelRunner
-from engine.sampling import Sampler
+from engine.sampling import Sampler, SampleRow
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.submission import Delta, DuplicateKey, EngineFailed, StepReport, Submission
 from engine.text import TokenBytes
@@ -241,6 +241,52 @@ def test_logits_that_are_no_numbers_fail_their_own_request(bench: Bench) -> None
     bench.run()
     assert "no usable logits" in str(bench.inbox.of("bad")[-1].error)
     assert len(bench.inbox.tokens("good")) == 6
+
+
+@pytest.mark.parametrize("part", ["sampler", "text"])
+def test_a_request_that_fails_after_the_forward_fails_alone(bench: Bench, part: str) -> None:
+    engine = bench.engine
+    if part == "sampler":
+        sample = engine._executor._sampler.sample
+
+        def sampled(logits: Tensor, rows: Sequence[SampleRow]) -> object:
+            if any(66 in row.prompt for row in rows):
+                raise RuntimeError("no draw")
+            return sample(logits, rows)
+
+        engine._executor._sampler.sample = sampled  # type: ignore[method-assign,assignment]
+    bench.submit("good")
+    bench.submit("bad", (5, 66))
+    if part == "text":
+        (bad,) = (live for live in engine._live.values() if live.key == "bad")
+
+        class Broken:
+            def push(self, token: int) -> None:
+                raise RuntimeError("no text")
+
+        bad.text = Broken()  # type: ignore[assignment]
+    bench.run()
+    assert bench.inbox.of("bad")[-1].error in ("RuntimeError: no draw", "RuntimeError: no text")
+    assert len(bench.inbox.tokens("good")) == 6
+    assert bench.blocks.free_blocks == bench.blocks.total_blocks
+
+
+@pytest.mark.parametrize("where", ["prompt", "generated"])
+@pytest.mark.parametrize("token", [-1, VOCAB])
+def test_a_token_outside_the_vocabulary_is_refused(bench: Bench, where: str, token: int) -> None:
+    """On a GPU one such index stops the device, and with it all requests."""
+    ids = {"prompt": (5,), "generated": (), where: (5, token)}
+    with pytest.raises(InvalidParam, match=f"{where} must be token ids from 0 to 89, not {token}"):
+        bench.engine.submit(Submission("a", params=SamplingParams(), **ids))  # type: ignore[arg-type]
+    assert bench.engine.keys() == ()
+
+
+def test_a_stopped_engine_takes_nothing(bench: Bench) -> None:
+    """A request that is taken when the loop has gone would wait for ever."""
+    bench.engine.start()
+    assert bench.engine.stop(TIMEOUT)
+    with pytest.raises(EngineFailed, match="stopped"):
+        bench.submit("late")
 
 
 def test_when_nothing_works_any_more_the_engine_fails_and_every_request_hears_of_it(

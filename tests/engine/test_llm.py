@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.llm import LLM, Completion
+from engine.llm import LLM, Completion, GenerationFailed
 from engine.request import FinishReason, InvalidParam, NeverFits, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
@@ -74,6 +74,26 @@ def test_a_prompt_that_can_never_run_is_refused_and_leaves_nothing(llm: LLM) -> 
         llm.generate(["fine", [5] * 3000], GREEDY, progress=False)
     assert llm.stats().waiting == 0
     assert isinstance(llm.generate("fine", GREEDY, progress=False)[0], Completion)
+
+
+def test_after_a_failed_call_the_next_one_starts_clean(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a step reported before the failure is not taken for the next call's."""
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("no kernel")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(llm._engine._runner, "forward", fail)
+        with pytest.raises(GenerationFailed, match="prompt 0: RuntimeError: no kernel"):
+            llm.generate("The sea", GREEDY, progress=False)
+    assert llm.generate("The sea", GREEDY, progress=False)[0].token_ids
+
+
+def test_a_token_id_outside_the_vocabulary_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidParam, match="prompt must be token ids from 0 to 49151, not 49152"):
+        llm.generate([[5, 49_152]], GREEDY, progress=False)
 
 
 def test_bad_settings_name_the_field_the_value_and_the_limit() -> None:
