@@ -140,8 +140,9 @@ async def test_an_urgent_request_starts_before_those_that_still_wait(server: Ser
         rest = await asyncio.gather(*low)
     later = [one for one in rest if one["first"] > submitted]
     before = [one for one in later if one["first"] < high["first"]]
-    # Those already handed to a replica ahead of time, two a replica at most.
-    assert len(before) <= 4
+    # On each replica the one that is being computed, and the two that were handed to it
+    # ahead of time; of those that waited in the router, none.
+    assert len(before) <= 6
     assert len(later) - len(before) >= 4
     assert all(one["done"] for one in [*rest, high])
 
