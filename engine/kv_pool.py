@@ -29,11 +29,12 @@ class KVShape:
 
 
 class KVPool:
-    """K and V of every layer, [slots, kv_heads, head_dim], slot = block * block_tokens + offset.
+    """K and V of every layer: [blocks, block_tokens, 2, kv_heads, head_dim].
 
     One block more than asked for is kept, the null block: it is zero and never
-    written.  Padding reads from it, so that a padded key is always finite; what an
-    earlier owner left in a block can never reach another request's attention.
+    written.  Padding reads from it, and a block is cleared when it gets a new owner,
+    so that every key read is finite: what an earlier owner left, even a value that is
+    no number, can never reach another request's attention.
     """
 
     def __init__(
@@ -42,24 +43,31 @@ class KVPool:
         self.shape = shape
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self.null_slot = num_blocks * block_tokens
-        size = (shape.layers, self.null_slot + block_tokens, shape.kv_heads, shape.head_dim)
-        self._keys = torch.zeros(size, dtype=shape.dtype, device=device)
-        self._values = torch.zeros(size, dtype=shape.dtype, device=device)
+        self.null_block = num_blocks
+        size = (shape.layers, num_blocks + 1, block_tokens, 2, shape.kv_heads, shape.head_dim)
+        self._data = torch.zeros(size, dtype=shape.dtype, device=device)
 
     @property
     def device(self) -> torch.device:
         """Where the pool lies."""
-        return self._keys.device
+        return self._data.device
+
+    def clear(self, blocks: Tensor) -> None:
+        """Zero whole blocks [n] in all layers."""
+        self._data.index_fill_(1, blocks, 0)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store K and V [n, kv_heads, head_dim] at slots [n] of a layer."""
-        self._keys[layer].index_copy_(0, slots, keys)
-        self._values[layer].index_copy_(0, slots, values)
+        """Store K and V [n, kv_heads, head_dim] of a layer at slots [n].
 
-    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return K and V, each [*slots.shape, kv_heads, head_dim], in float32."""
-        flat, size = slots.reshape(-1), (*slots.shape, *self._keys.shape[2:])
-        keys = self._keys[layer].index_select(0, flat).float().view(size)
-        values = self._values[layer].index_select(0, flat).float().view(size)
-        return keys, values
+        A slot is block * block_tokens + offset.
+        """
+        self._data[layer].flatten(0, 1).index_copy_(0, slots, torch.stack((keys, values), 1))
+
+    def read(self, layer: int, tables: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        """Return the first ``keys`` K and V of block tables [n, blocks], in float32.
+
+        Each is [n, keys, kv_heads, head_dim].
+        """
+        found = self._data[layer].index_select(0, tables.flatten()).float()
+        found = found.view(len(tables), -1, *found.shape[2:])[:, :keys]
+        return found[:, :, 0], found[:, :, 1]

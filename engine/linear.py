@@ -25,11 +25,11 @@ from torch.nn import functional
 # Row counts around every power of two and its middle: where kernels change.
 PROBED_ROWS = (
     *range(1, 34), 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 159, 160, 161,
-    191, 192, 193, 254, 255, 256,
+    191, 192, 193, 254, 255, 256, 257, 511, 512, 768, 1023, 1024,
 )  # fmt: skip
 CHEAP_PADDING = (1, 2, 4, 8)
 COSTLY_PADDING = (16, 32)
-HIGHEST = (256, 128, 64, 32)
+HIGHEST = (1024, 256, 128, 64, 32)
 _OFFSET = 3  # rows that a probe is shifted by, so that alignment cannot matter unseen
 
 Kernel = Callable[[Tensor], Tensor]

@@ -115,7 +115,7 @@ class ModelRunner:
         self.attention = PagedAttention(pool, model.config.num_attention_heads)
         model.set_attn_implementation(ATTENTION)
         self._model = model
-        self._planner = AttentionPlanner(pool.block_tokens, pool.null_slot, pool.device)
+        self._planner = AttentionPlanner(pool.block_tokens, pool.null_block, pool.device)
 
     @staticmethod
     def prepare(plan: ScheduleOutput, sequences: Sequences) -> Batch:
@@ -141,6 +141,7 @@ class ModelRunner:
         """Compute a step's K and V and return [len(wanted), vocab] float32 logits."""
         device = self.pool.device
         plan = self._planner.plan(batch.segments)
+        self.attention.begin(plan)
         output = self._model(
             input_ids=torch.tensor([batch.tokens], device=device),
             position_ids=plan.positions[None],

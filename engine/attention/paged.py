@@ -59,31 +59,27 @@ class TileMasks:
 
 
 def _attend_tile(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """One query tile [kv_heads, group, 64, d] over k, v [keys, kv_heads, d]."""
-    heads, group, rows, dim = q.shape
-    out = _attend(
-        q.reshape(1, heads, group * rows, dim),
-        k.transpose(0, 1)[None],
-        v.transpose(0, 1)[None],
-        mask,
-        scale,
-    )
-    return out.reshape(heads, group, rows, dim)
+    """One query tile [64, kv_heads, group, d] over k, v [1, keys, kv_heads, d]."""
+    rows, heads, group, dim = q.shape
+    stacked = q.permute(1, 2, 0, 3).reshape(1, heads, group * rows, dim)
+    out = _attend(stacked, k.transpose(1, 2), v.transpose(1, 2), mask, scale)
+    return out.reshape(heads, group, rows, dim).permute(2, 0, 1, 3)
 
 
 def _attend_single(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, repeat: int
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, tile: int
 ) -> Tensor:
     """Single rows [n, kv_heads, group, d] over k, v [n, keys, kv_heads, d]."""
-    n, heads, group, dim = q.shape
-    # Not a view: a stride of 0 between rows takes another path through the kernel.
-    tile = q[:, :, :, None].repeat(1, 1, 1, repeat, 1).reshape(n, heads, group * repeat, dim)
-    out = _attend(tile, k.transpose(1, 2), v.transpose(1, 2), mask, scale)
-    return out.reshape(n, heads, group, repeat, dim)[:, :, :, 0]
+    group = q.shape[2]
+    padded = functional.pad(q, (0, 0, 0, tile - group)).contiguous()
+    out = _attend(padded, k.transpose(1, 2), v.transpose(1, 2), mask, scale)
+    return out[:, :, :group]
 
 
 def find_decode_tile(kv_heads: int, group: int, dim: int, device: torch.device) -> int:
-    """Return how often a single row is repeated to get the bits of a full query tile.
+    """Return to how many query rows a decode is padded to get the bits of a full query tile.
+
+    A decode's own rows are one a query head of the group.
 
     Args:
         kv_heads: key/value heads.
@@ -94,47 +90,53 @@ def find_decode_tile(kv_heads: int, group: int, dim: int, device: torch.device) 
     Raises:
         NotInvariant: even a full tile gives a row other bits than its own tile does.
     """
-    for repeat in (1, 2, 4, 8, 16, 32, QUERY_TILE):
+    powers = [tile for tile in (2, 4, 8, 16, 32, 64, 128) if group < tile < group * QUERY_TILE]
+    for tile in (group, *powers, group * QUERY_TILE):
         if all(
-            _same_as_tile(position, kv_heads, group, dim, device, repeat)
+            _same_as_tile(position, kv_heads, group, dim, device, tile)
             for position in _PROBED_POSITIONS
         ):
-            return repeat
+            return tile
     raise NotInvariant(f"attention with {group} query heads a group and head size {dim}")
 
 
 def _same_as_tile(
-    position: int, heads: int, group: int, dim: int, device: torch.device, repeat: int
+    position: int, heads: int, group: int, dim: int, device: torch.device, tile: int
 ) -> bool:
     generator = torch.Generator().manual_seed(position)
     keys, row = key_length(position), position % QUERY_TILE
-    q = torch.randn(heads, group, QUERY_TILE, dim, generator=generator).to(device)
-    k, v = torch.randn(2, keys, heads, dim, generator=generator).to(device)
+    q = torch.randn(QUERY_TILE, heads, group, dim, generator=generator).to(device)
+    # Two sequences, so that dependence on their number shows too; laid out as the pool is.
+    kv = torch.randn(2, keys, 2, heads, dim, generator=generator).to(device)
+    k, v = kv[:, :, 0], kv[:, :, 1]
     mask = TileMasks(group, device).of(position - row, keys)
-    tiled = _attend_tile(q, k, v, mask, dim**-0.5)[:, :, row]
-    # Beside another sequence, so that dependence on the number of sequences shows too.
-    single = _attend_single(
-        q[None, :, :, row].repeat(2, 1, 1, 1),
-        k.repeat(2, 1, 1, 1),
-        v.repeat(2, 1, 1, 1),
-        mask[:, :, row : row + 1].repeat(2, 1, 1, 1),
-        dim**-0.5,
-        repeat,
+    own = mask[:, :, row : row + 1].repeat(2, 1, 1, 1)
+    scale = dim**-0.5
+    single = _attend_single(q[row].repeat(2, 1, 1, 1), k, v, own, scale, tile)
+    return all(
+        torch.equal(single[i], _attend_tile(q, k[i : i + 1], v[i : i + 1], mask, scale)[row])
+        for i in range(2)
     )
-    return torch.equal(single[0], tiled) and torch.equal(single[1], tiled)
 
 
 class PagedAttention:
-    """Attention of all layers over one :class:`KVPool`."""
+    """Attention of all layers over one :class:`KVPool`.
+
+    Attributes:
+        decode_tile: query rows that a decode is padded to.
+    """
 
     def __init__(self, pool: KVPool, query_heads: int) -> None:
         heads = pool.shape.kv_heads
-        self.decode_tile = find_decode_tile(
-            heads, query_heads // heads, pool.shape.head_dim, pool.device
-        )
         self._pool = pool
         self._group = query_heads // heads
         self._masks = TileMasks(self._group, pool.device)
+        self.decode_tile = find_decode_tile(heads, self._group, pool.shape.head_dim, pool.device)
+
+    def begin(self, plan: AttentionPlan) -> None:
+        """Prepare for a step; call once before its first layer."""
+        if len(plan.fresh):
+            self._pool.clear(plan.fresh)
 
     def run(
         self, plan: AttentionPlan, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float
@@ -162,19 +164,20 @@ class PagedAttention:
         return out
 
     def _decode(self, group: DecodeGroup, layer: int, q: Tensor, scale: float, out: Tensor) -> None:
-        k, v = self._pool.read(layer, group.key_slots)
+        k, v = self._pool.read(layer, group.tables, group.keys)
         rows = _attend_single(q[group.rows], k, v, group.mask, scale, self.decode_tile)
         out[group.rows] = rows.flatten(1, 2).to(out.dtype)
 
     def _prefill(self, chunk: ChunkTiles, layer: int, q: Tensor, scale: float, out: Tensor) -> None:
-        k, v = self._pool.read(layer, chunk.key_slots)
+        k, v = self._pool.read(layer, chunk.table, chunk.tiles[-1].keys)
         for tile in chunk.tiles:
             rows = slice(tile.first_row, tile.first_row + tile.rows)
             within = slice(tile.offset, tile.offset + tile.rows)
-            padded = q.new_zeros(QUERY_TILE, *q.shape[1:])
-            padded[within] = q[rows]
+            queries = q[rows]
+            if tile.rows < QUERY_TILE:
+                queries = q.new_zeros(QUERY_TILE, *q.shape[1:])
+                queries[within] = q[rows]
             mask = self._masks.of(tile.start, tile.keys)
-            attended = _attend_tile(
-                padded.permute(1, 2, 0, 3), k[: tile.keys], v[: tile.keys], mask, scale
-            )
-            out[rows] = attended.permute(2, 0, 1, 3)[within].flatten(1, 2).to(out.dtype)
+            keys = slice(0, tile.keys)
+            attended = _attend_tile(queries, k[:, keys], v[:, keys], mask, scale)
+            out[rows] = attended[within].flatten(1, 2).to(out.dtype)

@@ -9,8 +9,8 @@ position alone:
   null ones that are masked;
 - rows of a chunk run in query tiles of 64 that are aligned to absolute positions,
   and ``key_length`` is constant over a tile;
-- a row that runs alone (a decode) is repeated to fill the smallest tile that gives
-  the same bits as the full one, which the backend finds by trying.
+- a row that runs alone (a decode) is padded to the smallest tile that gives the same
+  bits as the full one, which the backend finds by trying.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,12 +55,14 @@ class DecodeGroup:
 
     Attributes:
         rows: [n] indices into the step's rows.
-        key_slots: [n, keys] slots to read, null beyond the row's position.
+        tables: [n, blocks] block tables, null beyond the row's block.
+        keys: how many keys each row is given.
         mask: [n, 1, 1, keys] float32, 0 or -inf, added to the scores.
     """
 
     rows: Tensor
-    key_slots: Tensor
+    tables: Tensor
+    keys: int
     mask: Tensor
 
 
@@ -85,14 +87,14 @@ class QueryTile:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTiles:
-    """A chunk of two or more tokens: the slots of its sequence and its query tiles.
+    """A chunk of two or more tokens: its sequence's blocks and its query tiles.
 
     Attributes:
-        key_slots: [keys of the last tile], null beyond the chunk's end.
-        tiles: in order of position.
+        table: [1, blocks], null beyond the chunk's end.
+        tiles: in order of position; the last has the most keys.
     """
 
-    key_slots: Tensor
+    table: Tensor
     tiles: tuple[QueryTile, ...]
 
 
@@ -101,12 +103,14 @@ class AttentionPlan:
     """One step's attention.
 
     Attributes:
+        fresh: [n] blocks that get their first row of this owner in this step.
         slots: [rows] where each row's K and V are stored.
         positions: [rows] position of each row in its sequence.
         decodes: the single rows, grouped by key length.
         chunks: the longer segments.
     """
 
+    fresh: Tensor
     slots: Tensor
     positions: Tensor
     decodes: tuple[DecodeGroup, ...]
@@ -116,57 +120,55 @@ class AttentionPlan:
 class AttentionPlanner:
     """Makes an :class:`AttentionPlan` from a step's segments."""
 
-    def __init__(self, block_tokens: int, null_slot: int, device: torch.device) -> None:
+    def __init__(self, block_tokens: int, null_block: int, device: torch.device) -> None:
         self._block_tokens = block_tokens
-        self._null_slot = null_slot
+        self._null_block = null_block
         self._device = device
 
     def plan(self, segments: Iterable[Segment]) -> AttentionPlan:
         """Lay the segments out as rows, in the order given."""
-        slots: list[Tensor] = []
-        positions: list[Tensor] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        fresh: list[int] = []
         chunks: list[ChunkTiles] = []
         singles: dict[int, list[tuple[int, Segment]]] = {}
-        row = 0
+        size = self._block_tokens
         for segment in segments:
-            at = torch.arange(segment.start, segment.start + segment.length)
-            positions.append(at)
+            row, table = len(positions), segment.block_table
+            span = range(segment.start, segment.start + segment.length)
+            positions.extend(span)
+            slots.extend(table[p // size] * size + p % size for p in span)
+            fresh.extend(table[-(-span.start // size) : -(-span.stop // size)])
             if segment.length == 1:
                 singles.setdefault(key_length(segment.start), []).append((row, segment))
-                slots.append(self._slots([segment], segment.start + 1)[0, -1:])
             else:
-                chunk, own = self._chunk(segment, row)
-                chunks.append(chunk)
-                slots.append(own)
-            row += segment.length
+                chunks.append(self._chunk(segment, row))
         return AttentionPlan(
-            slots=torch.cat(slots).to(self._device),
-            positions=torch.cat(positions).to(self._device),
+            fresh=self._tensor(fresh),
+            slots=self._tensor(slots),
+            positions=self._tensor(positions),
             decodes=tuple(self._group(keys, singles[keys]) for keys in sorted(singles)),
             chunks=tuple(chunks),
         )
 
-    def _slots(self, segments: Sequence[Segment], keys: int) -> Tensor:
-        """[n, keys] slots of the sequences' positions 0.., null beyond their ends."""
+    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long).to(self._device)
+
+    def _table(self, segment: Segment, keys: int) -> list[int]:
+        """The blocks that hold the sequence's tokens so far, then null ones for ``keys``."""
+        used = -(-(segment.start + segment.length) // self._block_tokens)
         blocks = -(-keys // self._block_tokens)
-        null_block = self._null_slot // self._block_tokens
-        tables = torch.full((len(segments), blocks), null_block)
-        for i, segment in enumerate(segments):
-            table = torch.tensor(segment.block_table[:blocks])
-            tables[i, : len(table)] = table
-        offsets = torch.arange(self._block_tokens)
-        slots = (tables[:, :, None] * self._block_tokens + offsets).flatten(1)[:, :keys]
-        ends = torch.tensor([s.start + s.length for s in segments])
-        return slots.masked_fill(torch.arange(keys) >= ends[:, None], self._null_slot)
+        return [*segment.block_table[:used], *[self._null_block] * (blocks - used)]
 
     def _group(self, keys: int, members: list[tuple[int, Segment]]) -> DecodeGroup:
-        rows = torch.tensor([row for row, _ in members])
-        slots = self._slots([segment for _, segment in members], keys)
-        mask = torch.zeros(slots.shape).masked_fill(slots == self._null_slot, _NEVER)
-        to = self._device
-        return DecodeGroup(rows.to(to), slots.to(to), mask[:, None, None].to(to))
+        rows = self._tensor([row for row, _ in members])
+        tables = self._tensor([self._table(segment, keys) for _, segment in members])
+        own = self._tensor([segment.start for _, segment in members])
+        hidden = torch.arange(keys, device=self._device) > own[:, None]
+        mask = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, _NEVER)
+        return DecodeGroup(rows, tables, keys, mask[:, None, None])
 
-    def _chunk(self, segment: Segment, first_row: int) -> tuple[ChunkTiles, Tensor]:
+    def _chunk(self, segment: Segment, first_row: int) -> ChunkTiles:
         end = segment.start + segment.length
         tiles = []
         position = segment.start
@@ -177,6 +179,5 @@ class AttentionPlanner:
             keys = key_length(position)
             tiles.append(QueryTile(row, rows, offset, position - offset, keys))
             position += rows
-        key_slots = self._slots([segment], tiles[-1].keys)[0]
-        own = key_slots[segment.start : end]
-        return ChunkTiles(key_slots.to(self._device), tuple(tiles)), own
+        table = self._table(segment, tiles[-1].keys)
+        return ChunkTiles(self._tensor([table]), tuple(tiles))

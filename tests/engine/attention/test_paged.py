@@ -24,7 +24,7 @@ class Sequences:
         shape = KVShape(1, kv_heads, dim, torch.float32)
         self.pool = KVPool(shape, count * BLOCKS, BLOCK, CPU)
         self.attention = PagedAttention(self.pool, kv_heads * group)
-        self.planner = AttentionPlanner(BLOCK, self.pool.null_slot, CPU)
+        self.planner = AttentionPlanner(BLOCK, self.pool.null_block, CPU)
         self.q = torch.randn(count, LENGTH, kv_heads * group, dim, generator=generator)
         self.k = torch.randn(count, LENGTH, kv_heads, dim, generator=generator)
         self.v = torch.randn(count, LENGTH, kv_heads, dim, generator=generator)
@@ -39,6 +39,7 @@ class Sequences:
             torch.cat([x[s, a : a + n] for s, a, n in parts]) for x in (self.q, self.k, self.v)
         )
         scale = self.q.shape[-1] ** -0.5
+        self.attention.begin(plan)
         out = self.attention.run(plan, 0, q, k, v, scale)
         return list(out.split([n for _, _, n in parts]))
 
@@ -87,11 +88,12 @@ def test_what_an_earlier_owner_left_in_a_block_reaches_nobody() -> None:
     """A request whose values overflowed must not poison those that get its blocks."""
     sequences = Sequences(2, 2, 2, 16)
     clean = sequences.run([(0, 0, 70), (1, 0, 1)])
-    bad = torch.full((sequences.pool.null_slot, 2, 16), float("nan"))
-    sequences.pool.write(0, torch.arange(sequences.pool.null_slot), bad, bad)
+    slots = torch.arange(sequences.pool.num_blocks * BLOCK)
+    bad = torch.full((len(slots), 2, 16), float("nan"))
+    sequences.pool.write(0, slots, bad, bad)
     for before, after in zip(clean, sequences.run([(0, 0, 70), (1, 0, 1)]), strict=True):
         assert torch.equal(before, after)
 
 
 def test_the_decode_tile_is_no_larger_than_a_query_tile() -> None:
-    assert find_decode_tile(2, 3, 64, CPU) in (1, 2, 4, 8, 16, 32, 64)
+    assert 3 <= find_decode_tile(2, 3, 64, CPU) <= 3 * 64

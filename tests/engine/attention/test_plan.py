@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from engine.attention.plan import QUERY_TILE, AttentionPlanner, Segment, key_length
 
-NULL = 4 * 100
+NULL = 100
 
 
 def planner() -> AttentionPlanner:
-    return AttentionPlanner(block_tokens=4, null_slot=NULL, device=torch.device("cpu"))
+    return AttentionPlanner(block_tokens=4, null_block=NULL, device=torch.device("cpu"))
 
 
 @given(st.integers(0, 300_000))
@@ -28,13 +28,22 @@ def test_slots_follow_the_block_table() -> None:
     assert plan.positions.tolist() == [3, *range(2, 10)]
 
 
-def test_a_decode_reads_its_own_keys_and_null_ones_that_are_masked() -> None:
-    plan = planner().plan([Segment((9, 2), 4, 1)])
+def test_a_decode_reads_its_own_blocks_and_null_ones_that_are_masked() -> None:
+    plan = planner().plan([Segment((9, 2, 5), 4, 1)])
     (group,) = plan.decodes
-    assert group.key_slots[0, :5].tolist() == [36, 37, 38, 39, 8]
-    assert (group.key_slots[0, 5:] == NULL).all()
+    assert group.keys == 64
+    assert group.tables[0].tolist() == [9, 2] + [NULL] * 14, "5 is not its own yet"
     assert (group.mask[0, 0, 0, :5] == 0).all()
     assert torch.isneginf(group.mask[0, 0, 0, 5:]).all()
+
+
+def test_a_block_is_fresh_in_the_step_that_writes_its_first_slot() -> None:
+    """A block that is not cleared shows its new owner what the old one left."""
+    fresh = [planner().plan([Segment((9, 2, 5), a, n)]).fresh.tolist() for a, n in SPANS]
+    assert fresh == [[9], [9], [9, 2], [], [2], [2, 5], [5], []]
+
+
+SPANS = [(0, 1), (0, 4), (0, 5), (1, 3), (4, 1), (4, 5), (8, 4), (5, 3)]
 
 
 def test_decodes_of_one_key_length_share_a_group() -> None:
