@@ -103,9 +103,8 @@ class StepExecutor:
                     logits.append(out)
                     kept.append(row_of[i])
             begin = end
-        order = sorted(range(len(kept)), key=kept.__getitem__)
-        rows = [logits[i] for i in order]
-        return torch.cat(rows) if rows else torch.empty(0), sorted(kept)
+        # Wanted rows are in the order of their segments, so ``kept`` ascends.
+        return torch.cat(logits) if logits else torch.empty(0), kept
 
 
 def _wanted_segments(batch: Batch) -> list[int]:

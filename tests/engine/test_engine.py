@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -9,11 +10,11 @@ import torch
 from torch import Tensor
 
 from engine.blocks import FreeListBlocks
-from engine.engine import Engine
+from engine.engine import MAX_FAILURES, Engine
 from engine.prefill import Chunked
 from engine.request import FinishReason, InvalidParam, NeverFits, QueueFull, SamplingParams
 from engine.runner import Batch, ModelRunner
-from engine.sampling import Sampler, SampleRow
+from engine.sampling import Sampler, SampleRow, SamplingError
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.submission import Delta, DuplicateKey, EngineFailed, StepReport, Submission
 from engine.text import TokenBytes
@@ -65,14 +66,21 @@ class Inbox:
 class Bench:
     """An engine over a tiny model, its inbox and its scheduler."""
 
-    def __init__(self, num_blocks: int = 32, max_waiting: int = 16) -> None:
+    def __init__(
+        self,
+        num_blocks: int = 32,
+        max_waiting: int = 16,
+        max_seqs: int = 8,
+        eos: int = EOS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.inbox = Inbox()
         self.blocks = FreeListBlocks(4, range(num_blocks))
         self.runner = tiny_runner(num_blocks, 4, FaultyRunner)
         self.runner.before = lambda batch: None
         scheduler = Scheduler(
             SchedulerConfig(
-                max_seqs=8, max_batch_tokens=64, max_waiting=max_waiting, max_model_len=120
+                max_seqs=max_seqs, max_batch_tokens=64, max_waiting=max_waiting, max_model_len=120
             ),
             self.blocks,
             Chunked(16),
@@ -82,9 +90,10 @@ class Bench:
             self.runner,
             Sampler(VOCAB),
             TokenBytes(word_tokenizer()),
-            (EOS,),
+            (eos,),
             self.inbox,
             random.Random(0),
+            monotonic,
         )
 
     def submit(self, key: str, prompt: tuple[int, ...] = (5, 6, 7), **params: object) -> None:
@@ -139,12 +148,83 @@ def test_a_stop_string_ends_the_request_and_is_not_in_its_text(bench: Bench) -> 
 def test_an_end_token_stops_unless_it_is_ignored(bench: Bench) -> None:
     bench.submit("free", max_tokens=8)
     bench.run()
-    third = bench.inbox.tokens("free")[2]
-    bench.submit("stopped", max_tokens=8, stop_token_ids=(third,))
+    tokens = bench.inbox.tokens("free")
+    third = tokens[2]
+    until = tokens.index(third) + 1
+    ended = Bench(eos=third)
+    ended.submit("ignored", max_tokens=8)
+    ended.submit("asked", max_tokens=8, stop_token_ids=(third,))
+    ended.submit("eos", max_tokens=8, ignore_eos=False)
+    ended.run()
+    assert ended.inbox.tokens("ignored") == tokens
+    for key in ("asked", "eos"):
+        assert ended.inbox.tokens(key) == tokens[:until]
+        assert ended.inbox.of(key)[-1].finish is FinishReason.STOP
+
+
+def test_what_may_still_become_a_stop_string_is_sent_when_nothing_follows(bench: Bench) -> None:
+    bench.submit("whole", max_tokens=6)
     bench.run()
-    until = bench.inbox.tokens("free").index(third) + 1
-    assert bench.inbox.tokens("stopped") == bench.inbox.tokens("free")[:until]
-    assert bench.inbox.of("stopped")[-1].finish is FinishReason.STOP
+    words = bench.inbox.text("whole").split()
+    bench.submit("length", max_tokens=6, stop=(f"{words[-1]} and more",))
+    bench.run()
+    assert bench.inbox.text("length") == bench.inbox.text("whole")
+    assert bench.inbox.of("length")[-1].finish is FinishReason.LENGTH
+
+    last = int(words[-1].removeprefix("w"))
+    bench.submit("token", max_tokens=6, stop=(f"{words[-2]} and more",), stop_token_ids=(last,))
+    bench.run()
+    assert bench.inbox.text("token").split() == words[:-1]
+    assert bench.inbox.of("token")[-1].finish is FinishReason.STOP
+
+
+def test_a_draw_knows_its_seed_its_prompt_and_all_tokens_so_far(bench: Bench) -> None:
+    """Noise of one position for all, or penalties that forget, give fluent, wrong answers."""
+    sampler = bench.engine._executor._sampler
+    sample, seen = sampler.sample, []
+
+    def record(logits: Tensor, rows: Sequence[SampleRow]) -> list[int | SamplingError]:
+        seen.extend((row.seed, tuple(row.prompt), tuple(row.generated)) for row in rows)
+        return sample(logits, rows)
+
+    sampler.sample = record  # type: ignore[method-assign]
+    params = SamplingParams(temperature=1.0, seed=11, max_tokens=5, ignore_eos=True)
+    bench.engine.submit(Submission("a", (5, 6, 7), params, generated=(8, 9)))
+    bench.run()
+    made = (8, 9, *bench.inbox.tokens("a"))
+    assert seen == [(11, (5, 6, 7), made[:n]) for n in (2, 3, 4)]
+
+
+def test_requests_without_a_seed_do_not_share_one(bench: Bench) -> None:
+    for key in ("a", "b"):
+        bench.submit(key, temperature=1.0, max_tokens=8)
+    bench.run()
+    assert bench.inbox.tokens("a") != bench.inbox.tokens("b")
+
+
+@pytest.mark.parametrize("urgent", [{"priority": 9}, {"arrival": -5}])
+def test_priority_and_arrival_reach_the_scheduler(urgent: dict[str, int]) -> None:
+    bench = Bench(max_seqs=1)
+    params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)
+    bench.engine.submit(Submission("later", (5, 6), params))
+    bench.engine.submit(Submission("first", (5, 6), params, **urgent))
+    bench.run()
+    assert [delta.key for delta in bench.inbox.deltas] == ["first"] * 2 + ["later"] * 2
+
+
+def test_progress_counts_from_the_last_step_or_from_the_end_of_idleness() -> None:
+    """Else a replica that idled for long is taken for one that hangs."""
+    now = 0.0
+    bench = Bench(monotonic=lambda: now)
+    now = 100.0
+    assert not bench.engine.progress().busy
+    bench.submit("a", max_tokens=2)
+    assert (bench.engine.progress().busy, bench.engine.progress().since) == (True, 0)
+    now = 101.0
+    bench.submit("b", max_tokens=2)
+    assert bench.engine.progress().since == 1, "somebody else's arrival is no progress"
+    bench.engine.step()
+    assert (bench.engine.progress().steps, bench.engine.progress().since) == (1, 0)
 
 
 def test_a_request_resumed_from_its_tokens_goes_on_as_it_would_have(bench: Bench) -> None:
@@ -307,6 +387,22 @@ def test_when_nothing_works_any_more_the_engine_fails_and_every_request_hears_of
     with pytest.raises(EngineFailed, match="device lost"):
         bench.submit("late")
     assert bench.blocks.free_blocks == bench.blocks.total_blocks
+
+
+def test_single_failures_with_good_answers_between_them_do_not_fail_the_engine(
+    bench: Bench,
+) -> None:
+    def fail(batch: Batch) -> None:
+        if 66 in batch.tokens:
+            raise RuntimeError("no kernel for 66")
+
+    bench.runner.before = fail
+    for i in range(2 * MAX_FAILURES):
+        bench.submit(f"bad{i}", (5, 66))
+        bench.run()
+        bench.submit(f"good{i}", (5, 6), max_tokens=1)
+        bench.run()
+    assert all(bench.inbox.ended(f"bad{i}") for i in range(2 * MAX_FAILURES))
 
 
 def test_refusals_come_from_submit_and_leave_nothing() -> None:
