@@ -17,7 +17,7 @@ from engine.attention.plan import QUERY_TILE, AttentionPlan, ChunkTiles, DecodeG
 from engine.kv_pool import KVPool
 from engine.linear import NotInvariant
 
-_PROBED_POSITIONS = (0, 5, 63, 130, 511, 575, 1087)
+_PROBED_POSITIONS = (0, 5, 63, 130, 511, 575, 1087, 4110)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -95,7 +95,7 @@ def find_decode_tile(kv_heads: int, group: int, dim: int, device: torch.device) 
         if all(
             _same_as_tile(position, kv_heads, group, dim, device, tile)
             for position in _PROBED_POSITIONS
-        ):
+        ) and _every_row_same_as_tile(kv_heads, group, dim, device, tile):
             return tile
     raise NotInvariant(f"attention with {group} query heads a group and head size {dim}")
 
@@ -117,6 +117,21 @@ def _same_as_tile(
         torch.equal(single[i], _attend_tile(q, k[i : i + 1], v[i : i + 1], mask, scale)[row])
         for i in range(2)
     )
+
+
+def _every_row_same_as_tile(
+    heads: int, group: int, dim: int, device: torch.device, tile: int
+) -> bool:
+    """The same for all rows of one tile, as many sequences in one call."""
+    generator = torch.Generator().manual_seed(dim)
+    keys = key_length(QUERY_TILE)
+    q = torch.randn(QUERY_TILE, heads, group, dim, generator=generator).to(device)
+    kv = torch.randn(1, keys, 2, heads, dim, generator=generator).to(device)
+    mask = TileMasks(group, device).of(QUERY_TILE, keys)
+    each = kv.repeat(QUERY_TILE, 1, 1, 1, 1)
+    own = mask[0, 0, :QUERY_TILE, None, None]
+    single = _attend_single(q, each[:, :, 0], each[:, :, 1], own, dim**-0.5, tile)
+    return torch.equal(single, _attend_tile(q, kv[:, :, 0], kv[:, :, 1], mask, dim**-0.5))
 
 
 class PagedAttention:

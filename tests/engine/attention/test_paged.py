@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import engine.attention.paged
 from engine.attention.paged import PagedAttention, find_decode_tile
 from engine.attention.plan import AttentionPlanner, Segment
 from engine.kv_pool import KVPool, KVShape
+from engine.linear import NotInvariant
 
 CPU = torch.device("cpu")
 BLOCK = 16
@@ -93,6 +95,24 @@ def test_what_an_earlier_owner_left_in_a_block_reaches_nobody() -> None:
     sequences.pool.write(0, slots, bad, bad)
     for before, after in zip(clean, sequences.run([(0, 0, 70), (1, 0, 1)]), strict=True):
         assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("row", [9, 30, 50])
+def test_a_kernel_with_one_place_of_its_own_in_the_tile_is_refused(
+    monkeypatch: pytest.MonkeyPatch, row: int
+) -> None:
+    """Matrix kernels treat what is left over from their panels apart, wherever that falls."""
+    attend = engine.attention.paged._attend
+
+    def other(q: Tensor, *rest: object) -> Tensor:
+        out: Tensor = attend(q, *rest)  # type: ignore[arg-type]
+        if q.shape[2] > row:
+            out[:, :, row] *= 1 + 2**-20
+        return out
+
+    monkeypatch.setattr(engine.attention.paged, "_attend", other)
+    with pytest.raises(NotInvariant, match="3 query heads a group and head size 64"):
+        find_decode_tile(2, 3, 64, CPU)
 
 
 def test_the_decode_tile_is_no_larger_than_a_query_tile() -> None:
