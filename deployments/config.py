@@ -72,7 +72,7 @@ class ServeConfig(BaseModel):
         default=None,
         ge=1,
         description="CPU threads that a replica computes with. "
-        "Default: the machine's cores divided by `replicas`, at least 1.",
+        "Default: the machine's cores but one, divided by `replicas`, at least 1.",
     )
     max_model_len: int | None = Field(
         default=None,
@@ -231,7 +231,9 @@ class ServeConfig(BaseModel):
         """CPU threads that a replica computes with, at least 1."""
         if self.threads is not None:
             return self.threads
-        return max(1, len(os.sched_getaffinity(0)) // self.replicas)
+        # One core is left to the others: threads that wait for each other by spinning lose far
+        # more than a core's worth when one of them is not running.
+        return max(1, (len(os.sched_getaffinity(0)) - 1) // self.replicas)
 
 
 def settings_table() -> str:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from engine.blocks import FreeListBlocks, blocks_for
 from engine.engine import Engine
 from engine.kv_pool import KVPool, KVShape
-from engine.linear import Tiling, make_invariant
+from engine.linear import Shape, Tiling, make_invariant
 from engine.loader import load_model, load_tokenizer, resolve
 from engine.memory import free_bytes, pool_bytes
 from engine.model_info import ModelInfo, model_info
@@ -52,6 +52,7 @@ class EngineConfig:
         prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
         threads: CPU threads of the model; None leaves torch's choice.
         allow_variance: serve even if the start-up check finds that bits vary.
+        debug: check the scheduler's books after every step, which costs time.
     """
 
     model: str | None = None
@@ -68,6 +69,7 @@ class EngineConfig:
     prefill_chunk: int | None = 512
     threads: int | None = None
     allow_variance: bool = False
+    debug: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class EngineInfo:
         model: the model's shape.
         total_blocks, block_tokens: the pool.
         max_model_len: longest sequence in tokens.
-        fingerprint: equal on two engines if and only if their answers have the same bits.
+        fingerprint: digest of what decides an answer's bits; engines with the same one
+            can go on with each other's answers.
     """
 
     model: ModelInfo
@@ -137,7 +140,9 @@ def build_engine(
     sampler = Sampler(info.vocab_size, device)
     rng = rng or random.Random()
     text = TokenBytes(tokenizer)
-    engine = Engine(scheduler, runner, sampler, text, info.eos_token_ids, on_step, rng)
+    engine = Engine(
+        scheduler, runner, sampler, text, info.eos_token_ids, on_step, rng, debug=config.debug
+    )
     fingerprint = _fingerprint(info, model, device, tilings, runner.attention.decode_tile)
     return engine, EngineInfo(info, num_blocks, config.block_tokens, max_model_len, fingerprint)
 
@@ -203,7 +208,7 @@ def _fingerprint(
     info: ModelInfo,
     model: PreTrainedModel,
     device: torch.device,
-    tilings: dict[tuple[int, int], Tiling],
+    tilings: dict[Shape, Tiling],
     decode_tile: int,
 ) -> str:
     """Digest of all that decides bits: weights, dtype, device, kernels and their use."""

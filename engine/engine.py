@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.invariants import check_invariants
 from engine.request import FinishReason, Request, StepOutput, Token
 from engine.runner import ModelRunner
 from engine.sampling import Sampler, SampleRow
@@ -30,12 +31,12 @@ from engine.text import Detokenizer, TokenBytes
 
 logger = logging.getLogger(__name__)
 
-# So many failed sequences with no good one between them mean that not they are broken.
+# So many forward passes that raised, with no good one between them, are not the requests' fault.
 MAX_FAILURES = 3
 
 
 class NothingWorks(RuntimeError):
-    """Sequence after sequence failed; ``reason`` is the last one's error."""
+    """Forward pass after forward pass raised; ``reason`` is the last one's error."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -76,6 +77,7 @@ class Engine:
         on_step: Callable[[StepReport], None],
         rng: random.Random,
         monotonic: Callable[[], float] = time.monotonic,
+        debug: bool = False,
     ) -> None:
         """Wire the parts; nothing runs before :meth:`start` or :meth:`step`.
 
@@ -88,6 +90,7 @@ class Engine:
             on_step: called after every step, on the thread that made it.
             rng: draws the seeds that requests do not bring.
             monotonic: seconds, for :class:`Progress`.
+            debug: check the scheduler's books after every step, which costs time.
         """
         self._scheduler = scheduler
         self._runner = runner
@@ -98,6 +101,7 @@ class Engine:
         self._on_step = on_step
         self._rng = rng
         self._monotonic = monotonic
+        self._debug = debug
         self._live: dict[int, _Live] = {}
         self._ids: dict[str, int] = {}
         self._changed = threading.Condition()
@@ -213,12 +217,12 @@ class Engine:
                         self._changed.wait()
                     if self._stopping:
                         return
-                self.step()
+                self._judge(self.step())
         except BaseException as error:
             logger.exception("the step loop ended")
             self._fail(error)
 
-    def step(self) -> None:
+    def step(self) -> StepResult:
         """Make one step and report it. Not to be called while the loop's thread runs."""
         with self._changed:
             plan = self._scheduler.schedule()
@@ -227,16 +231,18 @@ class Engine:
             ending = [*(chunk.id for chunk in plan.prefill if chunk.last), *plan.decode]
             live = {id: self._live[id] for id in ids}
         if not ids:  # everything was aborted before this step could plan it
-            return
+            return StepResult({}, {})
         result = self._executor.run(batch, ids, [live[id].row for id in ending])
         reads = self._read_all(live, result)
         with self._changed:
             deltas = self._take(reads, result.errors)
+            if self._debug:
+                check_invariants(self._scheduler)
             report = StepReport(tuple(deltas), self._scheduler.stats())
             self._steps += 1
             self._moved_at = self._monotonic()
         self._on_step(report)
-        self._judge(result, len(ids))
+        return result
 
     def _read_all(self, live: dict[int, _Live], result: StepResult) -> dict[int, _Read]:
         """Read every token; a request whose text fails joins the errors."""
@@ -288,12 +294,12 @@ class Engine:
         del self._ids[live.key]
         return live
 
-    def _judge(self, result: StepResult, sequences: int) -> None:
+    def _judge(self, result: StepResult) -> None:
         """Raise NothingWorks when it is not single requests that are broken."""
-        if len(result.errors) < sequences:
+        if result.broken == 0 or len(result.errors) > result.broken or result.tokens:
             self._failures = 0
             return
-        self._failures += sequences
+        self._failures += result.broken
         if self._failures >= MAX_FAILURES:
             raise NothingWorks(next(iter(result.errors.values())))
 
@@ -305,4 +311,7 @@ class Engine:
                 self._scheduler.abort(id)
                 deltas.append(Delta(self._drop(id).key, error=f"the engine has failed: {error!r}"))
             report = StepReport(tuple(deltas), self._scheduler.stats())
-        self._on_step(report)
+        try:
+            self._on_step(report)
+        except Exception:
+            logger.exception("nobody hears of the engine's end")

@@ -25,11 +25,13 @@ from torch.nn import functional
 # Row counts around every power of two and its middle: where kernels change.
 PROBED_ROWS = (
     *range(1, 34), 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 159, 160, 161,
-    191, 192, 193, 254, 255, 256, 257, 511, 512, 768, 1023, 1024,
+    191, 192, 193, 254, 255, 256, 257, 300, 385, 511, 512, 640, 767, 768, 897, 1023, 1024,
 )  # fmt: skip
 CHEAP_PADDING = (1, 2, 4, 8)
 COSTLY_PADDING = (16, 32)
 HIGHEST = (1024, 256, 128, 64, 32)
+# A probe computes dozens of tiles: tiles of more multiply-adds than these are not tried.
+_MAX_TILE_MACS = {"cpu": 2**31, "cuda": 2**38}
 _OFFSET = 3  # rows that a probe is shifted by, so that alignment cannot matter unseen
 
 Kernel = Callable[[Tensor], Tensor]
@@ -122,7 +124,7 @@ def _same_as_full(kernel: Kernel, x: Tensor, highest: int) -> dict[int, bool]:
     }
 
 
-def find_tiling(n: int, k: int, like: Tensor) -> Tiling:
+def find_tiling(n: int, k: int, like: Tensor, biased: bool = False) -> Tiling:
     """Measure which row counts give the same bits for a [n, k] weight.
 
     Prefers little padding, then large tiles, then the packed kernel.  The last
@@ -133,15 +135,19 @@ def find_tiling(n: int, k: int, like: Tensor) -> Tiling:
         n: output features.
         k: input features.
         like: a tensor with the layer's device and dtype.
+        biased: the layer adds a bias, which may choose another kernel.
 
     Raises:
         NotInvariant: a row's position in a fixed tile changes its bits.
     """
-    x, w = _cancelling_probe(HIGHEST[0] + _OFFSET, n, k, like)
-    kernels = [(True, _packed(w, None))] if can_pack(w) else []
-    kernels.append((False, _plain(w, None)))
+    most = _MAX_TILE_MACS[like.device.type] // (n * k)
+    sizes = [size for size in HIGHEST if size <= max(most, HIGHEST[-1])]
+    x, w = _cancelling_probe(sizes[0] + _OFFSET, n, k, like)
+    bias = w.new_zeros(n) if biased else None
+    kernels = [(True, _packed(w, bias))] if can_pack(w) else []
+    kernels.append((False, _plain(w, bias)))
     for paddings in (CHEAP_PADDING, COSTLY_PADDING):
-        for highest in HIGHEST:
+        for highest in sizes:
             for packed, kernel in kernels:
                 same = _same_as_full(kernel, x, highest)
                 for lowest in paddings:
@@ -178,21 +184,24 @@ class InvariantLinear(nn.Module):
         return self._kernel(functional.pad(rows, (0, 0, 0, self.tiling.lowest - count)))[:count]
 
 
-def make_invariant(model: nn.Module) -> dict[tuple[int, int], Tiling]:
+Shape = tuple[int, int, bool]
+
+
+def make_invariant(model: nn.Module) -> dict[Shape, Tiling]:
     """Swap every ``nn.Linear`` in ``model`` for an :class:`InvariantLinear`, in place.
 
-    Returns the tiling of each shape (out_features, in_features), which is part of the
-    replica's numeric fingerprint.
+    Returns the tiling of each shape (out_features, in_features, has a bias), which is
+    part of the replica's numeric fingerprint.
 
     Raises:
         NotInvariant: from :func:`find_tiling`.
     """
-    tilings: dict[tuple[int, int], Tiling] = {}
+    tilings: dict[Shape, Tiling] = {}
     linears = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
     for name, linear in linears:
-        shape = (linear.out_features, linear.in_features)
+        n, k, biased = shape = (*linear.weight.shape, linear.bias is not None)
         if shape not in tilings:
-            tilings[shape] = find_tiling(*shape, like=linear.weight)
+            tilings[shape] = find_tiling(n, k, linear.weight, biased)
         parent = model.get_submodule(name.rpartition(".")[0])
         swapped = InvariantLinear(linear.weight, linear.bias, tilings[shape])
         setattr(parent, name.rpartition(".")[2], swapped)

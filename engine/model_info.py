@@ -169,11 +169,12 @@ def _head_dim(folder: Path, config: dict[str, Any], heads: int) -> int:
 
 def _context_length(folder: Path, config: dict[str, Any]) -> int:
     length = _positive(folder, config, "max_position_embeddings")
-    # Attention here is always full. It equals a sliding window's up to the window's
-    # length, so a longer sequence is not offered.
-    window = config.get("sliding_window")
-    if isinstance(window, int) and window > 0 and config.get("use_sliding_window", True):
-        length = min(length, window)
+    # Attention here is always full. It equals a sliding window's, or one in chunks, up to
+    # the window's length, so a longer sequence is not offered.
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    for limit in (window, config.get("attention_chunk_size")):
+        if isinstance(limit, int) and limit > 0:
+            length = min(length, limit)
     # Past its original length this rope gives the whole batch other angles.
     for rope in _ropes(config):
         if {rope.get("rope_type"), rope.get("type")} & {"longrope", "su"}:

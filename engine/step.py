@@ -26,10 +26,12 @@ class StepResult:
     Attributes:
         tokens: the sampled token of each sequence that was to be sampled from.
         errors: why a sequence failed, by its id.
+        broken: sequences whose forward pass raised: not their doing, most likely.
     """
 
     tokens: dict[int, int]
     errors: dict[int, str]
+    broken: int = 0
 
 
 class StepExecutor:
@@ -58,11 +60,12 @@ class StepExecutor:
         except Exception as error:
             if len(ids) == 1:
                 errors[ids[0]] = reason_of(error)
-                return StepResult({}, errors)
+                return StepResult({}, errors, broken=1)
             logger.exception("a batch of %d sequences failed; running them one by one", len(ids))
             logits, kept = self._one_by_one(batch, ids, errors)
+        broken = len(errors)
         if not kept:
-            return StepResult({}, errors)
+            return StepResult({}, errors, broken)
         wanted = _wanted_segments(batch)
         tokens: dict[int, int] = {}
         for row, token in zip(kept, self._sample(logits, [rows[i] for i in kept]), strict=True):
@@ -71,7 +74,7 @@ class StepExecutor:
                 tokens[id] = token
             else:
                 errors[id] = reason_of(token)
-        return StepResult(tokens, errors)
+        return StepResult(tokens, errors, broken)
 
     def _sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int | Exception]:
         """A token or an error for each row."""

@@ -52,7 +52,9 @@ class TileMasks:
 
     def _grow(self, reach: int) -> None:
         rows = torch.arange(QUERY_TILE, device=self._device)
-        hidden = torch.arange(-reach, reach, device=self._device) > rows[:, None]
+        # Right of a tile's start lie at most the tile and what key_length rounds up by.
+        beyond = 2 * QUERY_TILE + reach // 4
+        hidden = torch.arange(-reach, beyond, device=self._device) > rows[:, None]
         band = torch.zeros(hidden.shape, device=self._device)
         self._band = band.masked_fill_(hidden, float("-inf")).repeat(self._group, 1)
         self._reach = reach

@@ -13,13 +13,16 @@ position alone:
   bits as the full one, which the backend finds by trying.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 QUERY_TILE = 64
+# Keys that one call for decodes reads at most: K and V are gathered in float32, so this
+# bounds memory. How many sequences share a call changes no bit.
+MAX_GROUP_KEYS = 1 << 16
 _NEVER = float("-inf")
 
 
@@ -147,7 +150,11 @@ class AttentionPlanner:
             fresh=self._tensor(fresh),
             slots=self._tensor(slots),
             positions=self._tensor(positions),
-            decodes=tuple(self._group(keys, singles[keys]) for keys in sorted(singles)),
+            decodes=tuple(
+                self._group(keys, members)
+                for keys in sorted(singles)
+                for members in _batches(singles[keys], max(1, MAX_GROUP_KEYS // keys))
+            ),
             chunks=tuple(chunks),
         )
 
@@ -181,3 +188,8 @@ class AttentionPlanner:
             position += rows
         table = self._table(segment, tiles[-1].keys)
         return ChunkTiles(self._tensor([table]), tuple(tiles))
+
+
+def _batches(members: list[tuple[int, Segment]], size: int) -> Iterator[list[tuple[int, Segment]]]:
+    for start in range(0, len(members), size):
+        yield members[start : start + size]

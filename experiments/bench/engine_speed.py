@@ -36,15 +36,15 @@ def measure(
     for dtype in dtypes:
         llm = LLM(model, dtype=dtype, threads=threads, prefill_chunk=512)
         for count in concurrencies:
-            rate = statistics.median(_output_rate(llm, count) for _ in range(repeats))
+            rate = statistics.median(_output_rate(llm, count, seed) for seed in range(repeats))
             note = f"prompt {PROMPT}, output {OUTPUT}"
             yield Row(f"engine {dtype}, {count} concurrent", rate, "output tokens/s", note)
-        rate = statistics.median(_prefill_rate(llm) for _ in range(repeats))
+        rate = statistics.median(_prefill_rate(llm, seed) for seed in range(repeats))
         yield Row(f"engine {dtype}, prefill", rate, "prompt tokens/s", f"prompt {LONG_PROMPT}")
 
 
-def _output_rate(llm: LLM, count: int) -> float:
-    rng = random.Random(count)
+def _output_rate(llm: LLM, count: int, seed: int) -> float:
+    rng = random.Random(seed)
     vocab = llm.info.model.vocab_size
     prompts = [random_prompt(rng, PROMPT, vocab) for _ in range(count)]
     begin = time.perf_counter()
@@ -53,8 +53,8 @@ def _output_rate(llm: LLM, count: int) -> float:
     return sum(len(answer.token_ids) for answer in done) / seconds
 
 
-def _prefill_rate(llm: LLM) -> float:
-    prompt = random_prompt(random.Random(0), LONG_PROMPT, llm.info.model.vocab_size)
+def _prefill_rate(llm: LLM, seed: int) -> float:
+    prompt = random_prompt(random.Random(seed), LONG_PROMPT, llm.info.model.vocab_size)
     begin = time.perf_counter()
     llm.generate([prompt], greedy(1), progress=False)
     return LONG_PROMPT / (time.perf_counter() - begin)

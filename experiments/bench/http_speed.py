@@ -7,7 +7,6 @@ measured the other is idle.
 import asyncio
 import contextlib
 import json
-import os
 import random
 import re
 import signal
@@ -26,7 +25,7 @@ from experiments.bench.engine_speed import OUTPUT, PROMPT, greedy, random_prompt
 from experiments.bench.table import Row
 
 THREADS, CONCURRENT, FIRST_TOKENS, SHORT_PROMPT = 1, 8, 30, 16
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 60.0
 
 
 def measure(model: str | None, repeats: int) -> Iterator[Row]:
@@ -120,16 +119,20 @@ def _server(model: str | None) -> Iterator[str]:
     """``tidegate serve`` with one replica on a free port; its URL once it is ready."""
     command = [sys.executable, "-m", "deployments.cli", "serve", *([model] if model else [])]
     command += ["--replicas", "1", "--port", str(_free_port()), "--served-model-name", "bench"]
+    command += ["--threads", str(THREADS)]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("wb") as out:
-            env = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
-            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         try:
             yield _wait_ready(process, log)
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
 
 
 def _free_port() -> int:

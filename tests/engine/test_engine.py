@@ -1,108 +1,17 @@
-"""engine.engine: a loop that answers at once, survives bad requests and never loses one."""
+"""engine.engine: a loop that answers at once and never loses a request."""
 
-import random
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
-import torch
 from torch import Tensor
 
-from engine.blocks import FreeListBlocks
-from engine.engine import MAX_FAILURES, Engine
-from engine.prefill import Chunked
 from engine.request import FinishReason, InvalidParam, NeverFits, QueueFull, SamplingParams
-from engine.runner import Batch, ModelRunner
-from engine.sampling import Sampler, SampleRow, SamplingError
-from engine.scheduler import Scheduler, SchedulerConfig
-from engine.submission import Delta, DuplicateKey, EngineFailed, StepReport, Submission
-from engine.text import TokenBytes
-from tests.engine.tiny import VOCAB, tiny_runner, word_tokenizer
-
-TIMEOUT = 30.0
-EOS = 2
-
-
-class FaultyRunner(ModelRunner):
-    """A real runner that fails on demand, as a device or a kernel may."""
-
-    before: Callable[[Batch], None]
-
-    def forward(self, batch: Batch) -> Tensor:
-        self.before(batch)
-        return super().forward(batch)
-
-
-class Inbox:
-    """Collects what the engine reports; waits for conditions."""
-
-    def __init__(self) -> None:
-        self.deltas: list[Delta] = []
-        self._grew = threading.Condition()
-
-    def __call__(self, report: StepReport) -> None:
-        with self._grew:
-            self.deltas.extend(report.deltas)
-            self._grew.notify_all()
-
-    def of(self, key: str) -> list[Delta]:
-        return [delta for delta in self.deltas if delta.key == key]
-
-    def tokens(self, key: str) -> list[int]:
-        return [token for delta in self.of(key) for token in delta.tokens]
-
-    def text(self, key: str) -> str:
-        return "".join(delta.text for delta in self.of(key))
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        with self._grew:
-            assert self._grew.wait_for(condition, TIMEOUT), self.deltas
-
-    def ended(self, key: str) -> bool:
-        return any(d.finish is not None or d.error is not None for d in self.of(key))
-
-
-class Bench:
-    """An engine over a tiny model, its inbox and its scheduler."""
-
-    def __init__(
-        self,
-        num_blocks: int = 32,
-        max_waiting: int = 16,
-        max_seqs: int = 8,
-        eos: int = EOS,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.inbox = Inbox()
-        self.blocks = FreeListBlocks(4, range(num_blocks))
-        self.runner = tiny_runner(num_blocks, 4, FaultyRunner)
-        self.runner.before = lambda batch: None
-        scheduler = Scheduler(
-            SchedulerConfig(
-                max_seqs=max_seqs, max_batch_tokens=64, max_waiting=max_waiting, max_model_len=120
-            ),
-            self.blocks,
-            Chunked(16),
-        )
-        self.engine = Engine(
-            scheduler,
-            self.runner,
-            Sampler(VOCAB),
-            TokenBytes(word_tokenizer()),
-            (eos,),
-            self.inbox,
-            random.Random(0),
-            monotonic,
-        )
-
-    def submit(self, key: str, prompt: tuple[int, ...] = (5, 6, 7), **params: object) -> None:
-        given = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 6, **params}
-        self.engine.submit(Submission(key, prompt, SamplingParams(**given)))  # type: ignore[arg-type]
-
-    def run(self) -> None:
-        while self.engine.keys():
-            self.engine.step()
+from engine.runner import Batch
+from engine.sampling import SampleRow, SamplingError
+from engine.submission import DuplicateKey, EngineFailed, Submission
+from tests.engine.rig import TIMEOUT, Bench
+from tests.engine.tiny import VOCAB
 
 
 @pytest.fixture
@@ -284,73 +193,6 @@ def test_submit_answers_while_a_step_runs(bench: Bench) -> None:
     bench.inbox.wait(lambda: bench.inbox.ended("a"))
 
 
-def test_one_bad_request_gets_the_error_and_the_others_go_on(bench: Bench) -> None:
-    def fail(batch: Batch) -> None:
-        if 66 in batch.tokens:
-            raise RuntimeError("no kernel for 66")
-
-    bench.runner.before = fail
-    bench.submit("good", (5, 6, 7))
-    bench.submit("bad", (5, 66, 7))
-    bench.submit("long", tuple(range(3, 40)))
-    bench.run()
-    (error,) = bench.inbox.of("bad")
-    assert error.error == "RuntimeError: no kernel for 66"
-    alone = Bench()
-    for key, prompt in (("good", (5, 6, 7)), ("long", tuple(range(3, 40)))):
-        alone.submit(key, prompt)
-        alone.run()
-        assert bench.inbox.tokens(key) == alone.inbox.tokens(key)
-    assert bench.blocks.free_blocks == bench.blocks.total_blocks
-    assert bench.engine.failure is None
-
-
-def test_logits_that_are_no_numbers_fail_their_own_request(bench: Bench) -> None:
-    forward = bench.runner.forward
-
-    def poison(batch: Batch) -> Tensor:
-        logits = forward(batch).clone()
-        for row, at in enumerate(batch.wanted):
-            if batch.tokens[at] == 66:
-                logits[row] = torch.nan
-        return logits
-
-    bench.runner.forward = poison  # type: ignore[method-assign]
-    bench.submit("good", (5, 6, 7))
-    bench.submit("bad", (5, 66))
-    bench.run()
-    assert "no usable logits" in str(bench.inbox.of("bad")[-1].error)
-    assert len(bench.inbox.tokens("good")) == 6
-
-
-@pytest.mark.parametrize("part", ["sampler", "text"])
-def test_a_request_that_fails_after_the_forward_fails_alone(bench: Bench, part: str) -> None:
-    engine = bench.engine
-    if part == "sampler":
-        sample = engine._executor._sampler.sample
-
-        def sampled(logits: Tensor, rows: Sequence[SampleRow]) -> object:
-            if any(66 in row.prompt for row in rows):
-                raise RuntimeError("no draw")
-            return sample(logits, rows)
-
-        engine._executor._sampler.sample = sampled  # type: ignore[method-assign,assignment]
-    bench.submit("good")
-    bench.submit("bad", (5, 66))
-    if part == "text":
-        (bad,) = (live for live in engine._live.values() if live.key == "bad")
-
-        class Broken:
-            def push(self, token: int) -> None:
-                raise RuntimeError("no text")
-
-        bad.text = Broken()  # type: ignore[assignment]
-    bench.run()
-    assert bench.inbox.of("bad")[-1].error in ("RuntimeError: no draw", "RuntimeError: no text")
-    assert len(bench.inbox.tokens("good")) == 6
-    assert bench.blocks.free_blocks == bench.blocks.total_blocks
-
-
 @pytest.mark.parametrize("where", ["prompt", "generated"])
 @pytest.mark.parametrize("token", [-1, VOCAB])
 def test_a_token_outside_the_vocabulary_is_refused(bench: Bench, where: str, token: int) -> None:
@@ -367,42 +209,6 @@ def test_a_stopped_engine_takes_nothing(bench: Bench) -> None:
     assert bench.engine.stop(TIMEOUT)
     with pytest.raises(EngineFailed, match="stopped"):
         bench.submit("late")
-
-
-def test_when_nothing_works_any_more_the_engine_fails_and_every_request_hears_of_it(
-    bench: Bench,
-) -> None:
-    """ray#61263: the step loop dies and its clients hang for ever."""
-
-    def fail(batch: Batch) -> None:
-        raise RuntimeError("device lost")
-
-    bench.runner.before = fail
-    for i in range(16):
-        bench.submit(f"r{i}")
-    bench.engine.start()
-    bench.inbox.wait(lambda: all(bench.inbox.ended(f"r{i}") for i in range(16)))
-    bench.inbox.wait(lambda: bench.engine.failure is not None)
-    assert "device lost" in repr(bench.engine.failure)
-    with pytest.raises(EngineFailed, match="device lost"):
-        bench.submit("late")
-    assert bench.blocks.free_blocks == bench.blocks.total_blocks
-
-
-def test_single_failures_with_good_answers_between_them_do_not_fail_the_engine(
-    bench: Bench,
-) -> None:
-    def fail(batch: Batch) -> None:
-        if 66 in batch.tokens:
-            raise RuntimeError("no kernel for 66")
-
-    bench.runner.before = fail
-    for i in range(2 * MAX_FAILURES):
-        bench.submit(f"bad{i}", (5, 66))
-        bench.run()
-        bench.submit(f"good{i}", (5, 6), max_tokens=1)
-        bench.run()
-    assert all(bench.inbox.ended(f"bad{i}") for i in range(2 * MAX_FAILURES))
 
 
 def test_refusals_come_from_submit_and_leave_nothing() -> None:

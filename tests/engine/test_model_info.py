@@ -58,6 +58,12 @@ def test_end_tokens_of_both_configs_count(tiny_copy: Path) -> None:
     assert model_info(tiny_copy).eos_token_ids == ()
 
 
+def test_attention_in_chunks_caps_the_length(tiny_copy: Path) -> None:
+    """Full attention beyond a chunk would give fluent, wrong answers."""
+    edit(tiny_copy, attention_chunk_size=40)
+    assert model_info(tiny_copy).max_model_len == 40
+
+
 def test_a_sliding_window_caps_the_length(tiny_copy: Path) -> None:
     edit(tiny_copy, sliding_window=50)
     assert model_info(tiny_copy).max_model_len == 50

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import engine.attention.paged
-from engine.attention.paged import PagedAttention, find_decode_tile
-from engine.attention.plan import AttentionPlanner, Segment
+from engine.attention.paged import PagedAttention, TileMasks, find_decode_tile
+from engine.attention.plan import QUERY_TILE, AttentionPlanner, Segment, key_length
 from engine.kv_pool import KVPool, KVShape
 from engine.linear import NotInvariant
 
@@ -117,3 +117,14 @@ def test_a_kernel_with_one_place_of_its_own_in_the_tile_is_refused(
 
 def test_the_decode_tile_is_no_larger_than_a_query_tile() -> None:
     assert 3 <= find_decode_tile(2, 3, 64, CPU) <= 3 * 64
+
+
+@given(st.lists(st.integers(0, 600), min_size=1, max_size=4))
+def test_the_mask_of_any_tile_is_causal_in_whatever_order_tiles_come(tiles: list[int]) -> None:
+    masks = TileMasks(2, CPU)
+    for start in (tile * QUERY_TILE for tile in tiles):
+        keys = key_length(start)
+        mask = masks.of(start, keys)
+        rows = torch.arange(start, start + QUERY_TILE).repeat(2)
+        assert mask.shape == (1, 1, 2 * QUERY_TILE, keys)
+        assert torch.equal(torch.isneginf(mask[0, 0]), torch.arange(keys) > rows[:, None])

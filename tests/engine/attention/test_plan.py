@@ -59,3 +59,11 @@ def test_a_chunk_is_cut_at_absolute_tile_borders() -> None:
     first, second = chunk.tiles
     assert (first.first_row, first.rows, first.offset, first.start) == (0, 4, 60, 0)
     assert (second.first_row, second.rows, second.offset, second.start) == (4, 6, 0, 64)
+
+
+def test_decodes_that_read_too_much_for_one_call_are_split() -> None:
+    """A group of long sequences, gathered in float32, would take gigabytes."""
+    table = tuple(range(1 << 15))
+    long = AttentionPlanner(4, len(table), torch.device("cpu"))
+    plan = long.plan([Segment(table, 60_000, 1)] * 3)
+    assert [group.rows.tolist() for group in plan.decodes] == [[0], [1], [2]]

@@ -1,0 +1,105 @@
+"""An engine over a tiny model, whose model fails on demand, and an inbox for its reports."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from torch import Tensor
+
+from engine.blocks import FreeListBlocks
+from engine.engine import Engine
+from engine.prefill import Chunked
+from engine.request import SamplingParams
+from engine.runner import Batch, ModelRunner
+from engine.sampling import Sampler
+from engine.scheduler import Scheduler, SchedulerConfig
+from engine.submission import Delta, StepReport, Submission
+from engine.text import TokenBytes
+from tests.engine.tiny import VOCAB, tiny_runner, word_tokenizer
+
+TIMEOUT = 30.0
+EOS = 2
+
+
+class FaultyRunner(ModelRunner):
+    """A real runner that fails on demand, as a device or a kernel may."""
+
+    before: Callable[[Batch], None]
+
+    def forward(self, batch: Batch) -> Tensor:
+        self.before(batch)
+        return super().forward(batch)
+
+
+class Inbox:
+    """Collects what the engine reports; waits for conditions."""
+
+    def __init__(self) -> None:
+        self.deltas: list[Delta] = []
+        self._grew = threading.Condition()
+
+    def __call__(self, report: StepReport) -> None:
+        with self._grew:
+            self.deltas.extend(report.deltas)
+            self._grew.notify_all()
+
+    def of(self, key: str) -> list[Delta]:
+        return [delta for delta in self.deltas if delta.key == key]
+
+    def tokens(self, key: str) -> list[int]:
+        return [token for delta in self.of(key) for token in delta.tokens]
+
+    def text(self, key: str) -> str:
+        return "".join(delta.text for delta in self.of(key))
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        with self._grew:
+            assert self._grew.wait_for(condition, TIMEOUT), self.deltas
+
+    def ended(self, key: str) -> bool:
+        return any(d.finish is not None or d.error is not None for d in self.of(key))
+
+
+class Bench:
+    """An engine over a tiny model, its inbox and its scheduler."""
+
+    def __init__(
+        self,
+        num_blocks: int = 32,
+        max_waiting: int = 16,
+        max_seqs: int = 8,
+        eos: int = EOS,
+        monotonic: Callable[[], float] = time.monotonic,
+        debug: bool = False,
+    ) -> None:
+        self.inbox = Inbox()
+        self.blocks = FreeListBlocks(4, range(num_blocks))
+        self.runner = tiny_runner(num_blocks, 4, FaultyRunner)
+        self.runner.before = lambda batch: None
+        scheduler = Scheduler(
+            SchedulerConfig(
+                max_seqs=max_seqs, max_batch_tokens=64, max_waiting=max_waiting, max_model_len=120
+            ),
+            self.blocks,
+            Chunked(16),
+        )
+        self.engine = Engine(
+            scheduler,
+            self.runner,
+            Sampler(VOCAB),
+            TokenBytes(word_tokenizer()),
+            (eos,),
+            self.inbox,
+            random.Random(0),
+            monotonic,
+            debug,
+        )
+
+    def submit(self, key: str, prompt: tuple[int, ...] = (5, 6, 7), **params: object) -> None:
+        given = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 6, **params}
+        self.engine.submit(Submission(key, prompt, SamplingParams(**given)))  # type: ignore[arg-type]
+
+    def run(self) -> None:
+        while self.engine.keys():
+            self.engine.step()
