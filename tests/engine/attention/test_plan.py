@@ -61,6 +61,16 @@ def test_a_chunk_is_cut_at_absolute_tile_borders() -> None:
     assert (second.first_row, second.rows, second.offset, second.start) == (4, 6, 0, 64)
 
 
+@given(st.integers(0, 200), st.integers(2, 300))
+def test_a_tiles_keys_depend_on_its_position_and_not_on_where_its_chunk_ends(
+    start: int, length: int
+) -> None:
+    """A kernel may sum another way over another number of keys, masked or not."""
+    (chunk,) = planner().plan([Segment(tuple(range(130)), start, length)]).chunks
+    assert all(tile.keys == key_length(tile.start) for tile in chunk.tiles)
+    assert sum(tile.rows for tile in chunk.tiles) == length
+
+
 def test_decodes_that_read_too_much_for_one_call_are_split() -> None:
     """A group of long sequences, gathered in float32, would take gigabytes."""
     table = tuple(range(1 << 15))
