@@ -31,7 +31,6 @@ Emit: TypeAlias = Callable[[Event | Refused | Failed], None]
 def api_error(error: Refused | Failed) -> ApiError:
     """Say to the client what became of its request."""
     if isinstance(error, Failed):
-        logger.error("a request failed: %s", error)
         return internal()
     refusal = error.refusal
     match refusal.kind:
@@ -48,7 +47,6 @@ def api_error(error: Refused | Failed) -> ApiError:
         case RefusalKind.INVALID:
             return BadRequest(f"{refusal.message}.", refusal.param)
         case _:
-            logger.error("a request was refused: %s", refusal)
             return internal()
 
 
@@ -60,11 +58,13 @@ class Choices:
     Args:
         call: what was asked.
         fingerprint: of the replicas' numerics.
+        request_id: of the HTTP request, for logs.
     """
 
-    def __init__(self, call: Call, fingerprint: str) -> None:
+    def __init__(self, call: Call, fingerprint: str, request_id: str) -> None:
         self.call = call
         self.fingerprint = fingerprint
+        self.request_id = request_id
         self._tasks: list[asyncio.Task[None]] = []
         self._came: deque[tuple[int, Event | Refused | Failed]] = deque()
         self._wake: asyncio.Future[None] | None = None
@@ -164,6 +164,10 @@ class AnswerStream:
             yield self._wire.end(self._choices.usage)
         except ApiError as error:
             yield self._wire.fail(error)
+        except Exception:
+            # A bug; but a stream that just ends would be read as a success.
+            logger.exception("request %s: its stream failed", self._choices.request_id)
+            yield self._wire.fail(internal())
 
     async def _next(self) -> bytes:
         came = await self._choices.read(self._keep_alive_s)

@@ -9,7 +9,7 @@ stands on either side.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -35,6 +35,28 @@ UNREACHABLE = (
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class Gone(Exception):
+    """The process that was called is gone, or was stopped before it answered."""
+
+
+async def answer_of(response: Awaitable[T]) -> T:
+    """Wait for the answer to a call through a Serve handle.
+
+    Raises:
+        Gone: there will be none.
+    """
+    try:
+        return await response
+    except asyncio.CancelledError as error:
+        # Serve raises it also when the other process, being stopped, cancels what it has.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Gone("it is being stopped") from error
+    except UNREACHABLE as error:
+        raise Gone(repr(error)) from error
 
 
 class ReplicaLost(Exception):
@@ -141,19 +163,20 @@ class HandleLink:
         self._listeners.pop(key, None)
 
     async def submit(self, submission: Submission) -> Refusal | None:
+        call: Any = self._submit.remote(self._gateway, submission)
         try:
-            answer: Refusal | None = await self._submit.remote(self._gateway, submission)
-        except (*UNREACHABLE, asyncio.CancelledError) as error:
-            # Nobody here cancels a submit, so it is the replica, which is being stopped.
-            raise ReplicaLost(self.replica, repr(error)) from error
+            answer: Refusal | None = await answer_of(call)
+        except Gone as error:
+            raise ReplicaLost(self.replica, str(error)) from error
         if answer is not None and answer.kind is RefusalKind.NO_STREAM:
             raise ReplicaLost(self.replica, "it knows no stream to this gateway")
         return answer
 
     async def abort(self, keys: Sequence[str]) -> None:
         # A replica that cannot be reached has already dropped what this gateway had there.
-        with contextlib.suppress(*UNREACHABLE):
-            await self._abort.remote(tuple(keys))
+        call: Any = self._abort.remote(tuple(keys))
+        with contextlib.suppress(Gone):
+            await answer_of(call)
 
     async def pump(self) -> None:
         """Hand out what comes until the stream ends; then everyone learns of the loss."""
@@ -187,11 +210,21 @@ class HandleLink:
 
 
 class HandleChannel:
-    """A ``Channel`` over Serve handles."""
+    """A ``Channel`` over Serve handles.
 
-    def __init__(self, handle: DeploymentHandle, gateway: str) -> None:
+    Args:
+        handle: of the replicas.
+        gateway: this process's name.
+        on_lost: called with a replica's id when the stream from it has ended, also when
+            nobody had anything running there.
+    """
+
+    def __init__(
+        self, handle: DeploymentHandle, gateway: str, on_lost: Callable[[str], None]
+    ) -> None:
         self._handle = handle
         self._gateway = gateway
+        self._on_lost = on_lost
         self._links: dict[str, HandleLink] = {}
 
     async def connect(self, replica: str) -> Link:
@@ -212,6 +245,7 @@ class HandleChannel:
         finally:
             if self._links.get(link.replica) is link:
                 del self._links[link.replica]
+            self._on_lost(link.replica)
 
 
 class Outbox:

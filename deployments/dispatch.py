@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 MAX_LOSSES = 3
 """Replicas that may be lost under one request before it is given up."""
 
+# What no client can do anything about.
+_NOT_FOR_CLIENTS = frozenset({RefusalKind.ABANDONED, RefusalKind.NO_STREAM, RefusalKind.OTHER})
+
 
 class Refused(Exception):
     """The request was turned away.
@@ -50,6 +53,8 @@ class Order:
         params: with a seed, so that a repetition repeats.
         priority: higher is more urgent.
         arrival: wall clock, ms.
+        began: the same moment on this process's monotonic clock, in seconds.
+        request_id: the HTTP request's x-request-id, for logs.
     """
 
     key: str
@@ -57,6 +62,8 @@ class Order:
     params: SamplingParams
     priority: int
     arrival: int
+    began: float
+    request_id: str
 
 
 @dataclass(slots=True)
@@ -104,8 +111,8 @@ class Sequence:
         self._channel = channel
         self._counts = counts
         self._emit = emit
-        self._began = time.monotonic()
-        self._moved = self._began
+        self._moved = order.began
+        self._was_taken = False
         self._generated: list[int] = []
         self._attempts = 0
         self._attempt: _Attempt | None = None
@@ -130,7 +137,7 @@ class Sequence:
         except Failed as error:
             self._fail(error)
         except Exception as error:
-            logger.exception("request %s", self._order.key)
+            logger.exception("request %s: a bug", self._order.request_id)
             self._fail(Failed(repr(error)))
         finally:
             self._give_up(finished=False)
@@ -172,6 +179,8 @@ class Sequence:
         refusal = await asyncio.shield(attempt.submitting)
         if refusal is None:
             return True
+        if attempt.ended.done():
+            await attempt.ended  # the replica was lost after it had answered
         link.forget(key)
         attempt.link = attempt.submitting = None
         if refusal.kind is RefusalKind.QUEUE_FULL:
@@ -203,8 +212,10 @@ class Sequence:
         if self._attempts > MAX_LOSSES:
             raise Failed(str(lost)) from lost
         self._counts.add("request_resumed_total")
+        logger.warning("request %s goes on elsewhere: %s", self._order.request_id, lost)
 
     def _fail(self, error: Failed) -> None:
+        logger.error("request %s failed: %s", self._order.request_id, error)
         self._counts.add("request_errors_total")
         self._emit(error)
 
@@ -238,14 +249,19 @@ class Sequence:
         self._counts.add("admission_rejections_total", 1, (("reason", refusal.kind.value),))
         if self._generated:
             return Failed(f"cannot go on: {refusal.kind.value}")
+        if refusal.kind in _NOT_FOR_CLIENTS:
+            return Failed(f"refused: {refusal}")
         return Refused(refusal)
 
     def _taken(self) -> None:
-        now = time.monotonic()
-        if not self._generated:
-            waited, labels = now - self._began, priority_class(self._order.priority)
-            self._counts.observe("request_queue_time_seconds", waited, labels)
-            self._counts.add("prompt_tokens_total", len(self._order.prompt))
+        # Once, in whichever life; the first token may have come before this.
+        if self._was_taken:
+            return
+        self._was_taken = True
+        order = self._order
+        waited, labels = time.monotonic() - order.began, priority_class(order.priority)
+        self._counts.observe("request_queue_time_seconds", waited, labels)
+        self._counts.add("prompt_tokens_total", len(order.prompt))
 
     def _note(self, tokens: tuple[int, ...], finish: str | None) -> None:
         now = time.monotonic()
@@ -254,13 +270,13 @@ class Sequence:
                 each = (now - self._moved) / len(tokens)
                 self._counts.observe("inter_token_latency_seconds", each, times=len(tokens))
             else:
-                self._counts.observe("time_to_first_token_seconds", now - self._began)
+                self._counts.observe("time_to_first_token_seconds", now - self._order.began)
             self._moved = now
             self._generated += tokens
         if finish is not None:
             self._counts.add("request_success_total", 1, (("finished_reason", finish),))
             self._counts.add("generation_tokens_total", len(self._generated))
-            self._counts.observe("e2e_request_latency_seconds", now - self._began)
+            self._counts.observe("e2e_request_latency_seconds", now - self._order.began)
             self._give_up(finished=True)
 
 

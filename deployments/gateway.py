@@ -1,26 +1,27 @@
 """Gateway: HTTP in, a placed and streamed request out. Wire details are in ``openai``."""
 
 import asyncio
-import logging
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 from fastapi import FastAPI, Request
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from deployments.answer import AnswerStream, Choices, Emit, api_error
-from deployments.channel import UNREACHABLE, HandleChannel, detached
+from deployments.channel import Gone, HandleChannel, detached
 from deployments.config import ServeConfig
 from deployments.dispatch import Order, Refused, Sequence
-from deployments.messages import Refusal, ReplicaInfo
+from deployments.logs import join_serve
+from deployments.messages import Refusal, ReplicaInfo, unavailable
 from deployments.metrics import CONTENT_TYPE, Counts
 from deployments.openai import chat, completions
 from deployments.openai.body import check_key, read_limited
@@ -31,14 +32,34 @@ from deployments.router_client import RouterClient
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
 
-logger = logging.getLogger(__name__)
-
 KEEP_ALIVE_S: Final = 5.0
 COUNT_S: Final = 1.0
 # Tokenising this many bytes takes well under a millisecond: less than changing threads.
 _SHORT_BODY: Final = 2048
+_ID_SHOWN: Final = 128  # characters of a request's id that are logged
 
 Prepare = Callable[..., Call]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """When a request came, and what its client calls it.
+
+    Attributes:
+        wall_ms: wall clock, ms: machines compare it.
+        began: this process's monotonic clock, in seconds: durations are measured by it.
+        request_id: the x-request-id; Serve makes one where the client gave none.
+    """
+
+    wall_ms: int
+    began: float
+    request_id: str
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """Note the arrival of a request, now."""
+        name = request.headers.get("x-request-id", "")[:_ID_SHOWN]
+        return cls(time.time_ns() // 1_000_000, time.monotonic(), name)
 
 
 class Gateway:
@@ -47,12 +68,13 @@ class Gateway:
     def __init__(
         self, config: ServeConfig, router: DeploymentHandle, replicas: DeploymentHandle
     ) -> None:
+        join_serve(config.log_level)
         self._config = config
         self._name: str = serve.get_replica_context().replica_id.unique_id
-        self._router = RouterClient(router, self._name)
-        self._channel = HandleChannel(replicas, self._name)
         self._counts = Counts()
         self._rng = random.SystemRandom()
+        self._router = RouterClient(router, self._name, self._rng)
+        self._channel = HandleChannel(replicas, self._name, self._on_lost)
         self._serial = 0
         self._started = int(time.time())
         folder = resolve(config.model)
@@ -80,14 +102,14 @@ class Gateway:
 
     async def generate(self, request: Request, prepare: Prepare) -> Response:
         """Answer a chat or completions request."""
-        arrived = time.time()
+        arrived = _Arrival.of(request)
         check_key(request.headers, self._config.key)
         limit = self._config.max_body_bytes
         body = await read_limited(request.stream(), request.headers, limit)
         info = await self._replica_info()
         call = await self._prepare(prepare, body, request)
-        choices = Choices(call, info.fingerprint)
-        choices.start(partial(self._sequence, call.priority, int(arrived * 1000), info))
+        choices = Choices(call, info.fingerprint, arrived.request_id)
+        choices.start(partial(self._sequence, call.priority, arrived, info))
         if not call.stream:
             try:
                 return JSONResponse(await choices.answer())
@@ -108,19 +130,27 @@ class Gateway:
         return JSONResponse(self._served.listing(self._started))
 
     async def health(self) -> Response:
-        """Say whether a replica makes progress."""
+        """Say whether a replica makes progress.
+
+        Raises:
+            ApiError: none does (503).
+        """
         if await self._router.healthy():
             return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": "no replica makes progress"}, 503)
+        raise api_error(Refused(unavailable(self._rng)))
 
     async def metrics(self) -> Response:
-        """Return the Prometheus page of the whole deployment."""
-        counts = self._counts.take()
+        """Return the Prometheus page of the whole deployment.
+
+        Raises:
+            ApiError: the router is being restarted (503).
+        """
         try:
-            page = await self._router.metrics(counts, self._served.name)
-        except UNREACHABLE:
-            self._counts.merge(counts)
-            return PlainTextResponse("the router is being restarted\n", 503)
+            # Not cancelled with a scraper that leaves: nobody would know whether it arrived.
+            await asyncio.shield(detached(self._hand_over()))
+            page = await self._router.metrics(self._served.name)
+        except Gone:
+            raise api_error(Refused(unavailable(self._rng))) from None
         return Response(page, media_type=CONTENT_TYPE)
 
     # ---- what they need ---------------------------------------------------------------
@@ -156,24 +186,39 @@ class Gateway:
         return await loop.run_in_executor(self._pool, prepare, *arguments)
 
     def _sequence(
-        self, priority: int, arrival: int, info: ReplicaInfo, job: Job, emit: Emit
+        self, priority: int, arrived: _Arrival, info: ReplicaInfo, job: Job, emit: Emit
     ) -> Sequence:
         self._serial += 1
-        key = f"{self._name}-{self._serial}"
-        order = Order(key, job.prompt, job.params, priority, arrival)
+        order = Order(
+            key=f"{self._name}-{self._serial}",
+            prompt=job.prompt,
+            params=job.params,
+            priority=priority,
+            arrival=arrived.wall_ms,
+            began=arrived.began,
+            request_id=arrived.request_id,
+        )
         return Sequence(order, info, self._router, self._channel, self._counts, emit)
+
+    def _on_lost(self, replica: str) -> None:
+        # Also when nothing ran there: the router is to place nothing more on it.
+        detached(self._router.lost(replica))
 
     async def _keep_counting(self) -> None:
         """Hand what was counted to the router once a second; nothing is lost if it is away."""
         while True:
             await asyncio.sleep(COUNT_S)
-            if not self._counts:
-                continue
-            counts = self._counts.take()
-            try:
-                await self._router.count(counts)
-            except UNREACHABLE:
-                self._counts.merge(counts)
+            if self._counts:
+                with contextlib.suppress(Gone):
+                    await self._hand_over()
+
+    async def _hand_over(self) -> None:
+        counts = self._counts.take()
+        try:
+            await self._router.count(counts)
+        except BaseException:
+            self._counts.merge(counts)
+            raise
 
 
 def build_http(gateway: Gateway) -> FastAPI:

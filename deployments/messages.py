@@ -4,6 +4,7 @@ What is sent for each token is a plain tuple, which pickles several times faster
 dataclass; what is sent once a request, or a few times a second, is a dataclass.
 """
 
+import random
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -94,6 +95,11 @@ class Vitals:
     healthy: bool
     preemptions: int
     recomputed_tokens: int
+
+
+def unavailable(rng: random.Random) -> Refusal:
+    """Nobody serves: come back in about five seconds, but not all in the same one."""
+    return Refusal(RefusalKind.NO_REPLICA, retry_after=rng.uniform(3.75, 6.25))
 
 
 def refuse(error: AdmitError | InvalidParam) -> Refusal:

@@ -5,13 +5,14 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from deployments.channel import Outbox
+from deployments.channel import Outbox, answer_of
 from deployments.config import ServeConfig
+from deployments.logs import join_serve
 from deployments.messages import Batch, Refusal, RefusalKind, ReplicaInfo, Vitals, refuse
 from deployments.reporting import Figures, Reporter
 from engine.request import AdmitError, InvalidParam, SamplingParams
@@ -69,6 +70,7 @@ class Replica:
     """
 
     def __init__(self, config: ServeConfig, router: DeploymentHandle) -> None:
+        join_serve(config.log_level)
         self._loop = asyncio.get_running_loop()
         self._name: str = serve.get_replica_context().replica_id.unique_id
         self._router = router.options(
@@ -191,6 +193,9 @@ class Replica:
 
     def _figures(self) -> Figures:
         stats = self._engine.stats()
+        # The engine runs ahead of this loop: what has ended there by now is in the figures no
+        # more, though its end is still on its way here.
+        alive = frozenset(self._engine.keys())
         return Figures(
             total_blocks=stats.total_blocks,
             free_blocks=stats.free_blocks,
@@ -199,9 +204,11 @@ class Replica:
             waiting=stats.waiting,
             waiting_blocks=stats.waiting_blocks,
             max_waiting=self._config.max_waiting,
-            held=tuple(self._owner),
+            held=tuple(key for key in self._owner if key in alive),
+            ending=tuple(key for key in self._owner if key not in alive),
             vitals=Vitals(self._healthy(), stats.preemptions, stats.recomputed_tokens),
         )
 
     async def _send(self, report: Report, vitals: Vitals) -> bool:
-        return bool(await self._router.report.remote(report, vitals, self._info))
+        call: Any = self._router.report.remote(report, vitals, self._info)
+        return bool(await answer_of(call))

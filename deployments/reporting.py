@@ -19,6 +19,10 @@ class Figures:
     """A replica's state at one moment, in the units of ``Report``.
 
     Two are equal when the router would decide the same from both.
+
+    Attributes:
+        ending: ids that the figures count no more, although `Reporter.ended` has not been
+            called for them yet.
     """
 
     total_blocks: int
@@ -29,6 +33,7 @@ class Figures:
     waiting_blocks: int
     max_waiting: int
     held: tuple[str, ...] = field(compare=False)
+    ending: tuple[str, ...] = field(compare=False)
     vitals: Vitals = field(compare=False)
 
 
@@ -119,7 +124,8 @@ class Reporter:
             waiting_blocks=figures.waiting_blocks,
             max_waiting=figures.max_waiting,
             admitted=tuple(self._admitted),
-            ended=tuple(self._ended),
+            # Ending ones are named again when their end comes, which changes nothing.
+            ended=(*self._ended, *figures.ending),
             held=figures.held if self._full else None,
         )
         try:

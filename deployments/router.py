@@ -5,10 +5,11 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deployments.config import ServeConfig
-from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Vitals
+from deployments.logs import join_serve
+from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Vitals, unavailable
 from deployments.metrics import Counts, Page
 from router.core import RouterConfig, RouterCore
 from router.errors import Busy, NeverFitsAnywhere, NoReplica, UnknownTicket
@@ -39,15 +40,35 @@ class Known:
     at: float
 
 
+@dataclass(slots=True, eq=False)
+class Call:
+    """A gateway's newest question about one ticket.
+
+    Attributes:
+        gateway: who asks.
+        decided: gets the answer.
+    """
+
+    gateway: str
+    decided: "asyncio.Future[str | Refusal]"
+
+    def answer(self, answer: str | Refusal) -> None:
+        """Answer, unless it has been answered or the caller has gone."""
+        if not self.decided.done():
+            self.decided.set_result(answer)
+
+
 class Router:
     """Answers gateways and hears from replicas; one for the whole deployment.
 
-    Invariants: a ticket is in ``_waiting`` from its acquire to its decision; it is in
-    ``_owner`` from its acquire until it is given up, and then nowhere in the core either.
+    Invariant: a ticket is in ``_calls`` from its acquire until it is given up, and then
+    nowhere in the core either; its call is answered as soon as it is decided.
     """
 
     def __init__(self, config: ServeConfig) -> None:
+        join_serve(config.log_level)
         self._clock = time.monotonic
+        self._rng = random.Random()
         self._expected = config.replicas
         self._core = RouterCore(
             RouterConfig(
@@ -58,10 +79,9 @@ class Router:
                 expecting=config.replicas,
             ),
             self._clock,
-            random.Random(),
+            self._rng,
         )
-        self._waiting: dict[str, asyncio.Future[str | Refusal]] = {}
-        self._owner: dict[str, str] = {}
+        self._calls: dict[str, Call] = {}
         self._sessions: dict[str, object] = {}
         self._replicas: dict[str, Known] = {}
         self._placed: dict[str, int] = {}
@@ -75,27 +95,23 @@ class Router:
 
         When the call is cancelled, the ticket is given up.
         """
-        decided: asyncio.Future[str | Refusal] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket.id] = decided
-        self._owner[ticket.id] = gateway
+        call = self._take_call(gateway, ticket.id)
         try:
             self._settle(self._core.acquire(ticket))
         except (Busy, NoReplica, NeverFitsAnywhere) as error:
-            self._forget(ticket.id)
+            del self._calls[ticket.id]
             return _refusal(error)
-        return await self._decision(ticket.id, decided)
+        return await self._decision(ticket.id, call)
 
     async def bounced(self, gateway: str, ticket: Ticket) -> str | Refusal:
         """Place again, with its first arrival, a ticket that its replica had no room for."""
-        decided: asyncio.Future[str | Refusal] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket.id] = decided
+        call = self._take_call(gateway, ticket.id)
         try:
             self._settle(self._core.bounced(ticket.id))
         except UnknownTicket:
-            # The replica was lost meanwhile, or this is a new router.
-            self._waiting.pop(ticket.id, None)
-            return await self.acquire(gateway, ticket)
-        return await self._decision(ticket.id, decided)
+            # The replica was lost meanwhile, or this is a new router. It had a place.
+            return await self.acquire(gateway, replace(ticket, again=True))
+        return await self._decision(ticket.id, call)
 
     async def release(self, tickets: Mapping[str, bool]) -> None:
         """Give up tickets in whatever state; True for one whose end was seen."""
@@ -126,18 +142,20 @@ class Router:
         finally:
             if self._sessions.get(gateway) is mark:
                 del self._sessions[gateway]
-                tickets = [t for t, owner in self._owner.items() if owner == gateway]
+                calls = [(t, call) for t, call in self._calls.items() if call.gateway == gateway]
                 # Those that wait first: what the others free must not go to the dead.
-                for ticket in sorted(tickets, key=lambda t: t not in self._waiting):
+                for ticket, _ in sorted(calls, key=lambda item: item[1].decided.done()):
                     self._release(ticket, finished=False)
 
     async def describe(self) -> ReplicaInfo | Refusal:
         """Return what the replicas are, as soon as there is one; the smallest, if they differ."""
         try:
             async with asyncio.timeout(REPLICA_WAIT_S):
-                await self._first_replica.wait()
+                # It may be lost again before this task gets its turn.
+                while not self._replicas:
+                    await self._first_replica.wait()
         except TimeoutError:
-            return Refusal(RefusalKind.NO_REPLICA, retry_after=5.0)
+            return unavailable(self._rng)
         return min((known.info for known in self._replicas.values()), key=lambda i: i.total_blocks)
 
     async def healthy(self) -> bool:
@@ -149,47 +167,50 @@ class Router:
         """Add what a gateway counted since it last did."""
         self._counts.merge(counts)
 
-    async def metrics(self, counts: Counts, model: str) -> str:
+    async def metrics(self, model: str) -> str:
         """Return the Prometheus page of the whole deployment.
 
         Args:
-            counts: what the asking gateway has not sent yet.
             model: the model's name, a label of every figure.
         """
-        self._counts.merge(counts)
         vitals = {name: known.vitals for name, known in self._replicas.items()}
         return Page(model).render(self._counts, self._core.gauges(), vitals, self._placed)
 
-    async def _decision(
-        self, ticket: str, decided: "asyncio.Future[str | Refusal]"
-    ) -> str | Refusal:
+    def _take_call(self, gateway: str, ticket: str) -> Call:
+        """Note a question; an earlier one about the same ticket is void, its caller has gone."""
+        before = self._calls.get(ticket)
+        call = Call(gateway, asyncio.get_running_loop().create_future())
+        self._calls[ticket] = call
+        if before is not None:
+            before.answer(Refusal(RefusalKind.ABANDONED))
+        return call
+
+    async def _decision(self, ticket: str, call: Call) -> str | Refusal:
         try:
-            return await decided
+            return await call.decided
         except asyncio.CancelledError:
-            self._release(ticket, finished=False)
+            # Of a ticket that was asked for again, the cancelled call was the older one.
+            if self._calls.get(ticket) is call:
+                self._release(ticket, finished=False)
             raise
 
     def _settle(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
-            waiting = self._waiting.pop(decision.ticket, None)
+            call = self._calls.get(decision.ticket)
             if isinstance(decision, Placement):
                 replica = decision.replica
                 answer: str | Refusal = replica
                 self._placed[replica] = self._placed.get(replica, 0) + 1
             else:
                 answer = _refusal(decision.error)
-                self._owner.pop(decision.ticket, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+                self._calls.pop(decision.ticket, None)
+            if call is not None:
+                call.answer(answer)
 
     def _release(self, ticket: str, *, finished: bool) -> None:
-        if (waiting := self._forget(ticket)) is not None and not waiting.done():
-            waiting.set_result(Refusal(RefusalKind.ABANDONED))
+        if (call := self._calls.pop(ticket, None)) is not None:
+            call.answer(Refusal(RefusalKind.ABANDONED))
         self._settle(self._core.release(ticket, finished=finished))
-
-    def _forget(self, ticket: str) -> "asyncio.Future[str | Refusal] | None":
-        self._owner.pop(ticket, None)
-        return self._waiting.pop(ticket, None)
 
     def _meet(self, replica: str, known: Known) -> None:
         if replica not in self._replicas:
@@ -197,7 +218,7 @@ class Router:
             if self._hope is not None:
                 self._hope.cancel()
                 self._hope = None
-            self._core.expect(self._expected)
+            self._settle(self._core.expect(self._expected))
         self._replicas[replica] = known
         self._first_replica.set()
 
@@ -209,7 +230,7 @@ class Router:
         self._placed.pop(replica, None)
         lost = self._core.lost(replica)
         for ticket in lost.tickets:
-            self._owner.pop(ticket, None)
+            self._calls.pop(ticket, None)
         self._settle(lost.decisions)
 
     def _hope_for_replicas(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorUnavailableError
 
-from deployments.channel import HandleChannel, Outbox, ReplicaLost
+from deployments.channel import Gone, HandleChannel, Outbox, ReplicaLost, answer_of
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
 from engine.request import SamplingParams
 from engine.submission import Submission
@@ -53,8 +53,9 @@ class Method:
         self.remote = function
 
 
-def channel(handle: FakeHandle) -> HandleChannel:
-    return HandleChannel(handle, "gw")  # type: ignore[arg-type]
+def channel(handle: FakeHandle, lost: list[str] | None = None) -> HandleChannel:
+    on_lost = ([] if lost is None else lost).append
+    return HandleChannel(handle, "gw", on_lost)  # type: ignore[arg-type]
 
 
 async def test_batches_carry_what_came_meanwhile() -> None:
@@ -122,6 +123,39 @@ async def test_a_replica_that_cannot_be_reached_is_lost() -> None:
 
     with pytest.raises(ReplicaLost, match="lost replica r"):
         await channel(FakeHandle(stream)).connect("r")
+
+
+async def test_a_lost_replica_is_told_of_even_if_nobody_used_it() -> None:
+    """Else the router keeps a dead replica, and its figures, until a request is sent there."""
+    goon = asyncio.Event()
+
+    async def stream() -> AsyncIterator[Any]:
+        yield INFO
+        await goon.wait()
+
+    lost: list[str] = []
+    await channel(FakeHandle(stream), lost).connect("r")
+    assert not lost
+    goon.set()
+    async with asyncio.timeout(5):
+        while not lost:
+            await asyncio.sleep(0)
+    assert lost == ["r"]
+
+
+async def test_whose_cancellation_it_is() -> None:
+    """A router or replica that is being stopped cancels calls: no reason to stop here too."""
+
+    async def stopped() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(Gone):
+        await answer_of(stopped())
+    mine = asyncio.create_task(answer_of(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    mine.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await mine
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A sequence's way through a router and replicas that do whatever a test wants."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Any
@@ -107,7 +108,9 @@ class Run:
     def __init__(self, router: FakeRouter, *replicas: FakeReplica, max_tokens: int = 8) -> None:
         self.events: list[Event | Refused | Failed] = []
         self.counts = Counts()
-        order = Order("k", (1, 2, 3, 4, 5), SamplingParams(max_tokens=max_tokens, seed=1), 2, 1000)
+        params = SamplingParams(max_tokens=max_tokens, seed=1)
+        began = time.monotonic()
+        order = Order("k", (1, 2, 3, 4, 5), params, 2, 1000, began, request_id="client's-id")
         channel = FakeChannel(*replicas)
         sequence = Sequence(
             order,
@@ -122,6 +125,10 @@ class Run:
     @property
     def text(self) -> str:
         return "".join(event[2] for event in self.events if isinstance(event, tuple))
+
+    def observed(self, name: str, **labels: str) -> int:
+        histogram = self.counts.histograms.get((name, tuple(labels.items())))
+        return 0 if histogram is None else sum(histogram.counts)
 
     def counted(self, name: str, **labels: str) -> int:
         return self.counts.counters.get((name, tuple(labels.items())), 0)
@@ -286,3 +293,58 @@ async def test_an_end_that_was_seen_is_not_counted_as_an_abort() -> None:
     await asyncio.wait([run.task])
     assert run.counted("request_success_total", finished_reason="abort") == 0
     assert router.released == [("k", True)]
+
+
+async def test_what_a_first_token_overtakes_is_counted_all_the_same() -> None:
+    """The stream may be faster than the answer to the submit; and a replica may be lost first."""
+    router, a, b = FakeRouter("a", "b"), FakeReplica("a"), FakeReplica("b")
+    a.gate = asyncio.Event()
+    run = Run(router, a, b)
+    await until(lambda: a.listeners)
+    a.send(7)
+    a.gate.set()
+    await settle()
+    assert run.observed("request_queue_time_seconds", priority_class="high") == 1
+    assert run.counted("prompt_tokens_total") == 5
+    a.die()
+    await until(lambda: b.submitted)
+    b.send(8, finish="stop")
+    await run.task
+    assert run.observed("request_queue_time_seconds", priority_class="high") == 1
+    assert run.counted("prompt_tokens_total") == 5
+
+
+async def test_a_replica_that_is_full_and_then_lost_is_lost() -> None:
+    """Its end was taken for that of the replica that took the request next."""
+    router, a, b = FakeRouter("a", "b"), FakeReplica("a", FULL), FakeReplica("b")
+    a.gate = asyncio.Event()
+    run = Run(router, a, b)
+    await until(lambda: a.listeners)
+    await settle()
+    a.die()
+    a.gate.set()
+    await until(lambda: b.submitted)
+    b.send(7, text="x", finish="stop")
+    await run.task
+    assert (run.text, router.losses) == ("x", ["a"])
+    assert [len(one.submitted) for one in (a, b)] == [1, 1]
+    assert router.live() == 0
+
+
+async def test_every_log_line_of_a_request_has_its_id(caplog: pytest.LogCaptureFixture) -> None:
+    router, a = FakeRouter("a", BUSY), FakeReplica("a")
+    run = Run(router, a)
+    await until(lambda: a.submitted)
+    a.send(7)
+    a.die()
+    await run.task
+    lines = {record.getMessage() for record in caplog.records}
+    assert len(lines) == 2
+    assert all("request client's-id" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", [RefusalKind.OTHER, RefusalKind.ABANDONED])
+async def test_what_no_client_can_help_is_a_failure(kind: RefusalKind) -> None:
+    run = Run(FakeRouter(Refusal(kind)))
+    await run.task
+    assert isinstance(run.events[-1], Failed)

@@ -17,6 +17,7 @@ FIGURES = Figures(
     waiting_blocks=0,
     max_waiting=3,
     held=("x",),
+    ending=(),
     vitals=Vitals(True, 0, 0),
 )
 
@@ -82,6 +83,21 @@ async def test_what_did_not_arrive_is_said_again_in_full() -> None:
     await desk.close()
     assert reports[1].ended == ("a",)
     assert reports[1].held == ("x",)
+
+
+async def test_what_the_figures_count_no_more_is_named_ended_with_them() -> None:
+    """The engine had freed the blocks, the report did not say whose: they were counted twice."""
+    desk = Desk(interval_s=0.001, heartbeat_s=60)
+    await desk.count(1)
+    desk.reporter.admitted("a")
+    desk.figures = replace(FIGURES, free_blocks=9, ending=("a",))
+    await desk.count(2)
+    desk.figures = replace(FIGURES, free_blocks=9)
+    desk.reporter.ended("a")
+    _, second, third = await desk.count(3)
+    await desk.close()
+    assert (second.free_blocks, second.admitted, second.ended) == (9, ("a",), ("a",))
+    assert third.ended == ("a",)
 
 
 async def test_a_router_that_does_not_know_the_replica_gets_all() -> None:

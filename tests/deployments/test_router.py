@@ -150,6 +150,70 @@ async def test_a_bounced_ticket_that_is_not_known_is_asked_for_anew() -> None:
     assert await fleet.router.bounced("g", ticket("a")) == "r"
 
 
+async def test_a_bounced_ticket_that_is_not_known_had_a_place_and_keeps_it() -> None:
+    fleet = Fleet(max_queued=0)
+    await fleet.report("r", free=0)
+    again = asyncio.create_task(fleet.router.bounced("g", ticket("a")))
+    await settle()
+    assert not again.done()
+    await fleet.report("r")
+    assert await again == "r"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_call_that_was_made_again_cannot_give_the_ticket_up(waits: bool) -> None:
+    """A connection breaks, the gateway asks again, and only then is the old call cancelled."""
+    fleet = Fleet()
+    await fleet.report("r")
+    if waits:
+        await fleet.ask("first", blocks=10)
+    old = fleet.ask("a")
+    await settle()
+    new = fleet.ask("a")
+    await settle()
+    old.cancel()
+    await settle()
+    if waits:
+        assert not new.done()
+        await fleet.router.release({"first": True})
+    assert await new == "r"
+    assert fleet.grants() == 1
+    assert fleet.router._core.gauges().replicas[0].charged == 1
+
+
+async def test_an_older_call_for_the_same_ticket_ends() -> None:
+    fleet = Fleet()
+    old = fleet.ask("a")
+    await settle()
+    new = fleet.ask("a")
+    await settle()
+    await fleet.report("r")
+    assert await new == "r"
+    answer = await old
+    assert isinstance(answer, Refusal)
+    assert answer.kind is RefusalKind.ABANDONED
+
+
+async def test_nothing_is_kept_of_what_has_ended() -> None:
+    fleet = Fleet()
+    session = fleet.router.session("g")
+    await anext(session)
+    for life in range(3):
+        name = f"r{life}"
+        await fleet.report(name)
+        answers = [await fleet.ask(f"{name}-{i}") for i in range(2)]
+        waiting = fleet.ask(f"{name}-2")
+        await settle()
+        assert answers == [name] * 2
+        await fleet.router.release({f"{name}-0": True})
+        assert await waiting == name
+        await fleet.router.lost(name)
+    await session.aclose()  # type: ignore[attr-defined]
+    router = fleet.router
+    assert (router._calls, router._sessions, router._replicas, router._placed) == ({}, {}, {}, {})
+    assert 'replica="r' not in (await router.metrics("m")).replace('replica="router"', "")
+
+
 async def test_a_lost_replica_gets_nothing_until_it_reports_in_full() -> None:
     fleet = Fleet()
     await fleet.report("r")
@@ -205,7 +269,8 @@ async def test_the_page_adds_up_what_gateways_count() -> None:
     counts.add("prompt_tokens_total", 5)
     await fleet.router.count(counts.take())
     counts.add("prompt_tokens_total", 2)
-    page = await fleet.router.metrics(counts.take(), "m")
+    await fleet.router.count(counts.take())
+    page = await fleet.router.metrics("m")
     assert 'tidegate:prompt_tokens_total{model_name="m"} 7' in page
 
 
@@ -215,4 +280,27 @@ async def test_describes_the_smallest_replica() -> None:
     await settle()
     assert not asked.done()
     await fleet.report("r")
+    assert await asked == INFO
+
+
+async def test_whoever_asks_for_replicas_in_vain_is_told_when_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spread: who is told the same time comes back at the same time."""
+    monkeypatch.setattr(module, "REPLICA_WAIT_S", 0.01)
+    fleet = Fleet()
+    answers = await asyncio.gather(*(fleet.router.describe() for _ in range(5)))
+    times = [answer.retry_after for answer in answers if isinstance(answer, Refusal)]
+    assert len(set(times)) == 5
+
+
+async def test_a_replica_that_comes_and_goes_is_not_described() -> None:
+    fleet = Fleet()
+    asked = asyncio.create_task(fleet.router.describe())
+    await settle()
+    await fleet.report("r")
+    await fleet.router.lost("r")
+    await settle()
+    assert not asked.done()
+    await fleet.report("s")
     assert await asked == INFO

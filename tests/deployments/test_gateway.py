@@ -1,0 +1,218 @@
+"""The HTTP application around a router that says whatever a test wants, without a cluster."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments import gateway as module
+from deployments.channel import Gone
+from deployments.config import ServeConfig
+from deployments.gateway import Gateway, build_http
+from deployments.messages import Refusal, RefusalKind, ReplicaInfo
+from deployments.metrics import Counts
+
+INFO = ReplicaInfo(fingerprint="f", block_tokens=4, total_blocks=20, max_model_len=128)
+BODY = {"prompt": "abc", "max_tokens": 3, "ignore_eos": True}
+
+
+class FakeRouter:
+    """Stands for the `RouterClient`."""
+
+    def __init__(self) -> None:
+        self.well = True
+        self.gone = False
+        self.answer: str | Refusal = Refusal(RefusalKind.BUSY, retry_after=2.5)
+        self.counts = Counts()
+        self.released: list[str] = []
+        self.losses: list[str] = []
+
+    async def describe(self) -> ReplicaInfo:
+        return INFO
+
+    async def healthy(self) -> bool:
+        return self.well
+
+    async def place(self, ticket: Any, *, bounced: bool) -> str | Refusal:
+        await asyncio.sleep(0)
+        return self.answer
+
+    def release(self, ticket: str, *, finished: bool) -> None:
+        self.released.append(ticket)
+
+    async def lost(self, replica: str) -> None:
+        self.losses.append(replica)
+
+    async def count(self, counts: Counts) -> None:
+        await asyncio.sleep(0)
+        if self.gone:
+            raise Gone("restarting")
+        self.counts.merge(counts)
+
+    async def metrics(self, model: str) -> str:
+        if self.gone:
+            raise Gone("restarting")
+        return f"{sum(self.counts.counters.values())}\n"
+
+    async def keep_session(self) -> None:
+        await asyncio.Event().wait()
+
+
+class FakeLink:
+    """A replica that answers each request with two tokens."""
+
+    replica = "r"
+    info = INFO
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, Any] = {}
+
+    def listen(self, key: str, listener: Any) -> None:
+        self.listeners[key] = listener
+
+    def forget(self, key: str) -> None:
+        self.listeners.pop(key, None)
+
+    async def submit(self, submission: Any) -> None:
+        loop, key = asyncio.get_running_loop(), submission.key
+        loop.call_soon(self.listeners[key], (key, (1,), "a", None, None))
+        loop.call_soon(self.listeners[key], (key, (2,), "b", "length", None))
+
+    async def abort(self, keys: Any) -> None:
+        pass
+
+
+class House:
+    def __init__(self, gateway: Gateway, http: httpx.AsyncClient, router: FakeRouter) -> None:
+        self.gateway = gateway
+        self.http = http
+        self.router = router
+
+
+@pytest.fixture
+async def house(monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path) -> AsyncIterator[House]:
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="g"))
+    router = FakeRouter()
+    link = FakeLink()
+
+    async def connect(replica: str) -> FakeLink:
+        return link
+
+    monkeypatch.setattr(module.serve, "get_replica_context", lambda: context)
+    monkeypatch.setattr(module, "RouterClient", lambda *_: router)
+    monkeypatch.setattr(module, "HandleChannel", lambda *_: SimpleNamespace(connect=connect))
+    none: Any = None
+    config = ServeConfig(model=str(tiny_model_dir), served_model_name="m")
+    gateway = Gateway(config, none, none)
+    transport = httpx.ASGITransport(build_http(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield House(gateway, http, router)
+    for task in gateway._background:
+        task.cancel()
+
+
+def error(answer: httpx.Response) -> dict[str, Any]:
+    (name,) = answer.json()
+    assert name == "error"
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    return dict(answer.json()["error"])
+
+
+async def test_ill_health_wears_the_envelope_and_says_when_to_come_back(house: House) -> None:
+    assert (await house.http.get("/health")).status_code == 200
+    house.router.well = False
+    answer = await house.http.get("/health")
+    assert (answer.status_code, error(answer)["code"]) == (503, "no_replica")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_metrics_without_a_router_wear_it_too_and_lose_nothing(house: House) -> None:
+    house.gateway._counts.add("prompt_tokens_total", 5)
+    house.router.gone = True
+    answer = await house.http.get("/metrics")
+    assert (answer.status_code, error(answer)["code"]) == (503, "no_replica")
+    house.router.gone = False
+    assert (await house.http.get("/metrics")).text == "5\n"
+    assert (await house.http.head("/metrics")).status_code == 200
+
+
+async def test_a_scraper_that_leaves_takes_no_counts_along(house: House) -> None:
+    house.gateway._counts.add("prompt_tokens_total", 5)
+    scrape = asyncio.create_task(house.gateway.metrics())
+    await asyncio.sleep(0)
+    scrape.cancel()
+    await asyncio.wait([scrape])
+    assert (await house.http.get("/metrics")).text == "5\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing", 404, "not_found"),
+        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/v1/completions", 405, "method_not_allowed"),
+        ("POST", "/v1/models", 405, "method_not_allowed"),
+        ("DELETE", "/health", 405, "method_not_allowed"),
+    ],
+)
+async def test_wrong_paths_and_methods_wear_the_envelope(
+    house: House, method: str, path: str, status: int, code: str
+) -> None:
+    answer = await house.http.request(method, path)
+    assert (answer.status_code, error(answer)["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "status"), [(RefusalKind.BUSY, 429), (RefusalKind.NO_REPLICA, 503)]
+)
+async def test_a_refusal_comes_before_any_byte(
+    house: House, stream: bool, kind: RefusalKind, status: int
+) -> None:
+    house.router.answer = Refusal(kind, retry_after=2.5)
+    answer = await house.http.post("/v1/completions", json={**BODY, "stream": stream})
+    assert answer.status_code == status
+    assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("3", "2500")
+    assert error(answer)["message"]
+    assert len(house.router.released) == 1
+
+
+async def test_one_refused_prompt_refuses_all(house: House) -> None:
+    answer = await house.http.post("/v1/completions", json={**BODY, "prompt": ["abc"] * 3})
+    assert answer.status_code == 429
+    async with asyncio.timeout(5):
+        while len(house.router.released) < 3:
+            await asyncio.sleep(0)
+    assert len(set(house.router.released)) == 3
+
+
+async def test_a_stream_that_a_bug_ends_says_so(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream that just ends is read as a success."""
+    house.router.answer = "r"
+    pushes = iter([b"data: {}\n\n"])
+    monkeypatch.setattr("deployments.answer.EventStream.push", lambda *_: next(pushes))
+    body = {**BODY, "stream": True}
+    answer = await house.http.post("/v1/completions", json=body, headers={"x-request-id": "mine"})
+    events = answer.text.split("\n\n")
+    assert events[0] == "data: {}"
+    assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "internal_error"
+    assert events[2:] == ["data: [DONE]", ""]
+    assert "request mine" in caplog.text
+
+
+async def test_answers_streamed_and_whole_are_the_same(house: House) -> None:
+    house.router.answer = "r"
+    whole = (await house.http.post("/v1/completions", json=BODY)).json()
+    assert (whole["choices"][0]["text"], whole["usage"]["completion_tokens"]) == ("ab", 2)
+    stream = (await house.http.post("/v1/completions", json={**BODY, "stream": True})).text
+    assert stream.endswith("data: [DONE]\n\n")
+    assert "\r" not in stream
+    chunks = [json.loads(one[6:]) for one in stream.split("\n\n") if one.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "ab"

@@ -1,0 +1,184 @@
+"""A replica around an engine that a test drives by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import engine.build
+from deployments import replica as module
+from deployments.config import ServeConfig
+from deployments.messages import Refusal, RefusalKind
+from deployments.replica import Replica
+from engine.request import FinishReason, SamplingParams
+from engine.submission import Delta, EngineFailed, Progress, StepReport, Submission
+from router.report import Report
+
+
+class FakeEngine:
+    """Holds what it is given; ``end`` is a step in which a request finishes."""
+
+    def __init__(self, on_step: Callable[[StepReport], None]) -> None:
+        self._on_step = on_step
+        self._live: dict[str, Submission] = {}
+        self.failure: BaseException | None = None
+        self.aborted: list[str] = []
+        self._late: list[Delta] = []
+
+    def start(self) -> None:
+        pass
+
+    def stop(self, timeout: float) -> bool:
+        return True
+
+    def submit(self, submission: Submission) -> None:
+        if self.failure is not None:
+            raise EngineFailed(repr(self.failure))
+        self._live[submission.key] = submission
+        if submission.key == "warm-up":
+            self.end("warm-up")
+            self.tell()
+
+    def abort(self, key: str) -> bool:
+        self.aborted.append(key)
+        return self._live.pop(key, None) is not None
+
+    def end(self, key: str) -> None:
+        """Finish a request; nobody hears of it before ``tell``."""
+        del self._live[key]
+        self._late.append(Delta(key, (7,), "x", FinishReason.STOP))
+
+    def tell(self) -> None:
+        deltas, self._late = self._late, []
+        self._on_step(StepReport(tuple(deltas), self.stats()))
+
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self._live)
+
+    def stats(self) -> Any:
+        return SimpleNamespace(
+            total_blocks=10,
+            free_blocks=10 - len(self._live),
+            running=len(self._live),
+            waiting=0,
+            waiting_blocks=0,
+            preemptions=0,
+            recomputed_tokens=0,
+        )
+
+    def progress(self) -> Progress:
+        return Progress(0, bool(self._live), 0.0)
+
+
+class FakeRouter:
+    """Takes reports; a script says what happens to the first ones."""
+
+    def __init__(self) -> None:
+        self.script: list[BaseException] = []
+        self.reports: list[Report] = []
+        self.report = SimpleNamespace(remote=self._report)
+
+    def options(self, **_: Any) -> "FakeRouter":
+        return self
+
+    async def _report(self, report: Report, *_: Any) -> bool:
+        await asyncio.sleep(0)
+        if self.script:
+            raise self.script.pop(0)
+        self.reports.append(report)
+        return False
+
+
+class House:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        info = SimpleNamespace(fingerprint="f", block_tokens=4, total_blocks=10, max_model_len=40)
+
+        def build(config: Any, on_step: Any, clock: Any) -> Any:
+            self.engine = FakeEngine(on_step)
+            return self.engine, info
+
+        context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="r"))
+        monkeypatch.setattr(module.serve, "get_replica_context", lambda: context)
+        monkeypatch.setattr(engine.build, "build_engine", build)
+        self.router = FakeRouter()
+        config = ServeConfig(report_interval_s=0.001, heartbeat_s=0.01)
+        self.replica = Replica(config, self.router)  # type: ignore[arg-type]
+
+    async def submit(self, key: str) -> Refusal | None:
+        return await self.replica.submit("g", Submission(key, (1,), SamplingParams()))
+
+    async def reports(self, more: int = 2) -> list[Report]:
+        """Wait for reports that were begun from now on; returns all."""
+        wanted = len(self.router.reports) + more
+        async with asyncio.timeout(5):
+            while len(self.router.reports) < wanted:
+                await asyncio.sleep(0.001)
+        return self.router.reports
+
+
+@pytest.fixture
+async def house(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    house = House(monkeypatch)
+    yield house
+    house.replica._reporting.cancel()
+
+
+async def test_events_go_to_the_gateway_that_asked_and_ends_to_the_router(house: House) -> None:
+    stream = house.replica.stream("g")
+    assert await anext(stream) == house.replica._info
+    assert await house.submit("a") is None
+    house.engine.end("a")
+    house.engine.tell()
+    assert await anext(stream) == (("a", (7,), "x", "stop", None),)
+    reports = await house.reports()
+    assert [key for one in reports for key in one.admitted] == ["a"]
+    assert {key for one in reports for key in one.ended} == {"a"}
+    assert house.replica._owner == {}
+
+
+async def test_figures_and_names_tell_of_the_same_moment(house: House) -> None:
+    """Blocks that the engine had freed were free in the figures and free again as a credit."""
+    stream = house.replica.stream("g")
+    await anext(stream)
+    await house.submit("a")
+    await house.reports()
+    house.engine.end("a")
+    # The engine's thread is past the step, the event loop has not heard of it.
+    last = (await house.reports())[-1]
+    assert (last.free_blocks, last.ended) == (10, ("a",))
+
+
+@pytest.mark.parametrize("trouble", [asyncio.CancelledError(), RuntimeError("bug")])
+async def test_reports_go_on_whatever_the_router_does(house: House, trouble: BaseException) -> None:
+    """A router that was stopped with a report under way left a replica silent for ever."""
+    house.router.script = [trouble, trouble]
+    await house.reports()
+    assert not house.router.script
+    assert not house.replica._reporting.done()
+
+
+async def test_a_gateway_that_goes_takes_its_requests_along(house: House) -> None:
+    stream = house.replica.stream("g")
+    await anext(stream)
+    await house.submit("a")
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert house.engine.aborted == ["a"]
+    refusal = await house.submit("b")
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.NO_STREAM
+    assert (house.replica._owner, house.replica._boxes) == ({}, {})
+
+
+async def test_when_the_engine_fails_streams_end_without_an_error(house: House) -> None:
+    """Its requests did nothing wrong: their gateways take them elsewhere."""
+    stream = house.replica.stream("g")
+    await anext(stream)
+    await house.submit("a")
+    house.engine.failure = RuntimeError("out of memory")
+    house.engine.tell()
+    assert [batch async for batch in stream] == []
+    with pytest.raises(RuntimeError, match="does not move"):
+        await house.replica.check_health()
+    assert house.replica._owner == {}

@@ -1,0 +1,181 @@
+"""A gateway's side of a router that stops, restarts, or loses sight of the gateway."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorUnavailableError
+
+from deployments import router_client as module
+from deployments.messages import Refusal, RefusalKind
+from deployments.router_client import RouterClient
+from router.ticket import Ticket
+
+TICKET = Ticket("t", 0, 0, 1, 1)
+DEAD = ActorUnavailableError("gone", b"\0" * 16)
+STOPPED = asyncio.CancelledError()
+ABANDONED = Refusal(RefusalKind.ABANDONED)
+
+
+class FakeCall:
+    """What a handle's ``remote`` returns."""
+
+    def __init__(self, answer: Awaitable[Any]) -> None:
+        self._answer = answer
+        self.cancelled = False
+
+    def __await__(self) -> Any:
+        return self._answer.__await__()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeRouter:
+    """A handle: each method answers from its script, and for ever after as the last said."""
+
+    def __init__(self, **scripts: Sequence[Any]) -> None:
+        self._scripts = {name: list(script) for name, script in scripts.items()}
+        self.called: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls: list[FakeCall] = []
+
+    def options(self, method_name: str = "", **_: Any) -> Any:
+        return _Method(self, method_name) if method_name else self
+
+    def __getattr__(self, name: str) -> Any:
+        return _Method(self, name)
+
+    def _answer(self, name: str) -> Any:
+        script = self._scripts.get(name, [None])
+        return script.pop(0) if len(script) > 1 else script[0]
+
+    def arguments(self, name: str) -> list[tuple[Any, ...]]:
+        return [arguments for called, arguments in self.called if called == name]
+
+
+class _Method:
+    def __init__(self, router: FakeRouter, name: str) -> None:
+        self._router = router
+        self._name = name
+
+    def remote(self, *arguments: Any) -> Any:
+        self._router.called.append((self._name, arguments))
+        answer = self._router._answer(self._name)
+        if self._name == "session":
+            return _stream(answer)
+        call = FakeCall(_say(answer))
+        self._router.calls.append(call)
+        return call
+
+
+async def _say(answer: Any) -> Any:
+    await asyncio.sleep(0)
+    if isinstance(answer, BaseException):
+        raise answer
+    return await answer() if callable(answer) else answer
+
+
+async def _stream(answer: Any) -> AsyncIterator[Any]:
+    yield 0
+    if isinstance(answer, BaseException):
+        raise answer
+    await asyncio.Event().wait()
+
+
+def client(router: FakeRouter) -> RouterClient:
+    return RouterClient(router, "gw", random.Random(0))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUTER_RETRY_S", 0.0)
+
+
+async def until(check: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not check():
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("trouble", [DEAD, STOPPED, ABANDONED], ids=["dead", "stopped", "session"])
+async def test_asks_again_with_the_place_that_was_promised(trouble: Any) -> None:
+    """A router that is restarted, or takes a gateway for dead, is no reason for an error."""
+    router = FakeRouter(acquire=[trouble, trouble, "r"])
+    assert await client(router).place(TICKET, bounced=False) == "r"
+    tickets = [ticket for _, ticket in router.arguments("acquire")]
+    assert [ticket.again for ticket in tickets] == [False, True, True]
+    assert {(ticket.id, ticket.arrival) for ticket in tickets} == {("t", 0)}
+
+
+async def test_a_bounce_that_did_not_arrive_is_an_acquire() -> None:
+    router = FakeRouter(bounced=[DEAD], acquire=["r"])
+    assert await client(router).place(TICKET, bounced=True) == "r"
+    assert [name for name, _ in router.called] == ["bounced", "acquire"]
+
+
+async def test_no_router_for_long_is_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUTER_WAIT_S", 0.01)
+    ask = client(FakeRouter(acquire=[DEAD]))
+    answers = [await ask.place(TICKET, bounced=False) for _ in range(3)]
+    assert all(isinstance(one, Refusal) for one in answers)
+    assert {one.kind for one in answers if isinstance(one, Refusal)} == {RefusalKind.NO_REPLICA}
+    # Spread: who is told the same time comes back at the same time.
+    assert len({one.retry_after for one in answers if isinstance(one, Refusal)}) == 3
+
+
+async def test_waiting_in_the_queue_is_not_waiting_for_a_router(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever had waited for long was refused at once when the router died."""
+    monkeypatch.setattr(module, "ROUTER_WAIT_S", 0.02)
+
+    async def long() -> None:
+        await asyncio.sleep(0.05)
+        raise DEAD
+
+    router = FakeRouter(acquire=[long, DEAD, "r"])
+    assert await client(router).place(TICKET, bounced=False) == "r"
+
+
+async def test_cancelling_cancels_the_call() -> None:
+    router = FakeRouter(acquire=[asyncio.Event().wait])
+    task = asyncio.create_task(client(router).place(TICKET, bounced=False))
+    await until(lambda: router.calls)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert router.calls[0].cancelled
+
+
+@pytest.mark.parametrize("trouble", [DEAD, STOPPED], ids=["dead", "stopped"])
+async def test_a_release_arrives_whatever_happens_on_the_way(trouble: Any) -> None:
+    """A connection that failed is not a router that forgot: its grants were never given up."""
+    router = FakeRouter(release=[trouble, trouble, None])
+    ask = client(router)
+    ask.release("a", finished=True)
+    await until(lambda: router.arguments("release"))
+    ask.release("b", finished=False)
+    await until(lambda: len(router.arguments("release")) == 3)
+    assert router.arguments("release")[-1] == ({"a": True, "b": False},)
+
+
+@pytest.mark.parametrize("trouble", [DEAD, STOPPED, RuntimeError("bug")])
+async def test_a_session_is_opened_again_whatever_ended_it(trouble: BaseException) -> None:
+    """Without one the router would never notice that this gateway died."""
+    router = FakeRouter(session=[trouble, trouble, None])
+    task = asyncio.create_task(client(router).keep_session())
+    await until(lambda: len(router.arguments("session")) == 3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("trouble", [DEAD, STOPPED], ids=["dead", "stopped"])
+async def test_without_a_router_nothing_is_healthy(trouble: BaseException) -> None:
+    router = FakeRouter(healthy=[trouble], describe=[trouble], lost=[trouble])
+    ask = client(router)
+    assert not await ask.healthy()
+    assert isinstance(await ask.describe(), Refusal)
+    await ask.lost("r")
