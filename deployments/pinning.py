@@ -11,6 +11,7 @@ there is belongs to the instance.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,9 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 APPEAR_TIMEOUT_S = 5.0
 """How long a call waits for a replica that this process has not heard of yet."""
+
+REMEMBERED = 1024
+"""Replicas that are remembered at least, so that one that is gone is not waited for."""
 
 
 class PinnedRequestRouter(RequestRouter):
@@ -32,17 +36,22 @@ class PinnedRequestRouter(RequestRouter):
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
-        self._seen: set[str] = set()
+        # The ones that run come last.
+        self._seen: dict[str, None] = {}
         self._appear_timeout: float = kwargs.get("appear_timeout_s", APPEAR_TIMEOUT_S)
-        self._appeared: dict[str, asyncio.Event] = {}
+        # Set at the next update, and then replaced.
+        self._updated = asyncio.Event()
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         super().update_replicas(replicas)
         for replica in replicas:
             name = replica.replica_id.unique_id
-            self._seen.add(name)
-            if name in self._appeared:
-                self._appeared.pop(name).set()
+            self._seen.pop(name, None)
+            self._seen[name] = None
+        while len(self._seen) > max(REMEMBERED, len(replicas)):
+            del self._seen[next(iter(self._seen))]
+        updated, self._updated = self._updated, asyncio.Event()
+        updated.set()
 
     async def choose_replicas(
         self,
@@ -66,12 +75,10 @@ class PinnedRequestRouter(RequestRouter):
         raise ReplicaUnavailableError(wanted)
 
     async def _wait_for(self, wanted: str) -> None:
-        appeared = self._appeared.setdefault(wanted, asyncio.Event())
-        try:
-            await asyncio.wait_for(appeared.wait(), self._appear_timeout)
-        except TimeoutError:
-            # Of all who wait, the first to give up forgets the event; the rest hold it.
-            self._appeared.pop(wanted, None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._appear_timeout):
+                while wanted not in self._seen:
+                    await self._updated.wait()
 
 
 def _find(replicas: Iterable[RunningReplica], wanted: str) -> RunningReplica | None:
