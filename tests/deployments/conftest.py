@@ -22,14 +22,14 @@ API_KEY = "sk-test-123"
 
 def plain_environment() -> dict[str, str]:
     """What a person's shell has: nothing of a cluster that the tests themselves run."""
-    skip = ("RAY_SERVE_", MARK)
+    skip = ("RAY_SERVE_", "TIDEGATE_API_KEY", MARK)
     return {k: v for k, v in os.environ.items() if not k.startswith(skip)}
 
 
 class Server:
-    """``tidegate serve`` with some flags, ready to be used."""
+    """``tidegate serve`` with some flags and environment variables, ready to be used."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, **variables: str) -> None:
         (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "deployments.cli", "serve", "--port", str(self.port)]
@@ -38,7 +38,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=plain_environment(),
+            env=plain_environment() | variables,
             # A process group of its own, so that a test can press Ctrl-C on it.
             start_new_session=True,
         )
@@ -133,8 +133,8 @@ def short_queues(tiny_model_dir: Path) -> Iterator[Server]:
     flags = ("--max-waiting", "1", "--max-queued", "2", "--max-num-seqs", "2")
     server = Server(
         *(str(tiny_model_dir), *flags, "--num-blocks", "64", "--block-size", "4"),
-        *("--served-model-name", "tiny", "--api-key", API_KEY, "--threads", "1"),
-        *("--max-body-bytes", "4096"),
+        *("--served-model-name", "tiny", "--threads", "1", "--max-body-bytes", "4096"),
+        TIDEGATE_API_KEY=API_KEY,
     )
     yield server
     server.stop()

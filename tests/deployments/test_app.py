@@ -1,14 +1,19 @@
 """The application that is deployed, from whatever describes it."""
 
+import json
+import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
+import ray
 import yaml
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
 from deployments.app import build_app
 from deployments.config import ConfigError, ServeConfig
+from deployments.launch import serve_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +42,50 @@ def test_full_is_ours_to_say() -> None:
     assert [d.num_replicas for d in deployments] == [2, 1, 3]
     assert deployments[2].ray_actor_options["num_gpus"] == 1.0
     assert config.replicas == 3
+
+
+def test_only_gateways_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are pickled into every deployment's arguments, which Ray keeps."""
+    monkeypatch.setenv("TIDEGATE_API_KEY", "s3cret")
+    gateway = build_app({})._bound_deployment
+    config, router, replica = gateway.init_args
+    assert config.key == "s3cret"
+    for one in (router, replica):
+        assert one._bound_deployment.init_args[0] == config.without_key()
+        assert one._bound_deployment.init_args[0].key is None
+
+
+def test_ray_env_says_to_a_shell_what_the_command_line_sets(tmp_path: Path) -> None:
+    """A cluster that lacks one has another server than the one that was tested."""
+    wrapper = tmp_path / "tidegate-haproxy"
+    wrapper.write_text("#!/bin/sh\n")
+    wrapper.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", "set -a; . deployments/ray.env; exec env"],
+        cwd=ROOT,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    ours = {name: value for name, value in found.items() if name.startswith("RAY_")}
+    assert ours == {**serve_environment(), "RAY_SERVE_HAPROXY_BINARY_PATH": str(wrapper)}
+
+
+def test_streams_outlive_a_change_of_gateways() -> None:
+    """Serve replaces HAProxy then, and the old one cuts what it still carries after this long."""
+    assert int(serve_environment()["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) >= 1800
+
+
+def test_cluster_yaml_is_one_that_ray_up_takes() -> None:
+    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+    schema = Path(ray.__file__).parent / "autoscaler" / "ray-schema.json"
+    jsonschema.validate(cluster, json.loads(schema.read_text()))
+    assert cluster["file_mounts"] == {"~/tidegate": "."}
+    for kind in ("head", "worker"):
+        start = cluster[f"{kind}_start_ray_commands"][-1]
+        assert ". ~/tidegate/deployments/ray.env" in start.split("ray start")[0]
 
 
 def test_cluster_yaml_has_a_head_and_workers_that_scale() -> None:

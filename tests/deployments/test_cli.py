@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deployments import cli
 from deployments.cli import greeting, parser
 from deployments.config import ServeConfig
 from deployments.launch import free_ports
@@ -61,6 +63,23 @@ def test_no_flag_means_the_default() -> None:
 
 def test_the_greeting_never_shows_the_key() -> None:
     assert "secret" not in greeting(ServeConfig.of({"api_key": "secret"}), "/logs")
+
+
+def test_ctrl_c_while_the_model_is_fetched_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def fetch(config: ServeConfig) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(cli, "_check_model", fetch)
+    try:
+        assert cli.serve(ServeConfig()) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().out == "Stopped.\n"
 
 
 @pytest.mark.parametrize(
@@ -142,3 +161,8 @@ def test_a_replica_that_cannot_start_is_one_line(tiny_model_dir: Path) -> None:
     lines = [line for line in done.stderr.splitlines() if line.startswith("tidegate serve: ")]
     assert len(lines) == 1
     assert "does not start" in lines[0]
+    # Why is in the logs: they stay, and nothing else of the run does.
+    logs = Path(lines[0].split("(logs: ")[1].removesuffix(")"))
+    written = [log.read_text(errors="replace") for log in logs.rglob("*.log")]
+    shutil.rmtree(logs.parents[1])
+    assert any("1000000000000" in text or "Error" in text for text in written)

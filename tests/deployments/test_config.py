@@ -48,6 +48,18 @@ def test_a_wrong_api_key_is_refused_without_showing_it(key: Any) -> None:
     assert not str(key) or str(key) not in str(caught.value)
 
 
+def test_the_key_may_come_from_the_environment() -> None:
+    environ = {"TIDEGATE_API_KEY": "s3cret"}
+    assert ServeConfig.of({}, environ).key == "s3cret"
+    assert ServeConfig.of({"api_key": "flag"}, environ).key == "flag"
+    assert ServeConfig.of({"api_key": None}, environ).key == "s3cret"
+    assert ServeConfig.of({}, {}).key is None
+    # A variable that was to hold the key and is empty opens nothing.
+    with pytest.raises(ConfigError, match="api_key"):
+        ServeConfig.of({}, {"TIDEGATE_API_KEY": ""})
+    assert ServeConfig.of({}, environ).without_key() == ServeConfig()
+
+
 def test_every_setting_is_documented_in_place() -> None:
     for name, field in ServeConfig.model_fields.items():
         assert field.description, name

