@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Sequence
 from enum import StrEnum
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 from deployments.config import ConfigError, ServeConfig
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["bench"]:
         # By name: experiments stand above this package.
-        return int(importlib.import_module("experiments.bench").main(arguments[1:]) or 0)
+        return int(importlib.import_module("experiments.bench.command").main(arguments[1:]))
     options = parser().parse_args(arguments)
     settings = {k: v for k, v in vars(options).items() if k in ServeConfig.model_fields}
     try:
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser; ``serve`` has a flag for every setting of ``ServeConfig``."""
     top = _Parser(prog="tidegate", description="Serve one language model from many replicas.")
+    top.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
     commands = top.add_subparsers(dest="command", required=True, parser_class=_Parser)
     command = commands.add_parser("serve", help="serve a model until Ctrl-C")
     for name, field in ServeConfig.model_fields.items():

@@ -170,8 +170,8 @@ class ServeConfig(BaseModel):
     drain_s: float = Field(
         default=30.0,
         ge=0,
-        description="When a deployment stops or changes, running requests get this long to end, "
-        "in seconds.",
+        description="When Serve replaces or removes a gateway, its running requests get this long "
+        "to end, in seconds. Ctrl-C ends `tidegate serve` at once.",
     )
     allow_variance: bool = Field(
         default=False,

@@ -226,7 +226,13 @@ def build_http(gateway: Gateway) -> FastAPI:
 
     Serve itself echoes the client's x-request-id, or makes one.
     """
-    app = FastAPI(title="Tidegate", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Tidegate",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
     install_error_handlers(app)
 
     @app.post("/v1/chat/completions")
@@ -241,7 +247,7 @@ def build_http(gateway: Gateway) -> FastAPI:
     async def models(request: Request) -> Response:
         return await gateway.models(request)
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         return await gateway.health()
 

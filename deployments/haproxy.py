@@ -13,7 +13,9 @@ import shutil
 import sys
 from pathlib import Path
 
+CONFIG = "haproxy.cfg"
 _NO_SPLICING = "-dS"
+_LOCAL_BINDS = r"s/^( *bind )\*?:/\1127.0.0.1:/"
 
 
 def haproxy_binary() -> str | None:
@@ -29,9 +31,17 @@ def haproxy_binary() -> str | None:
 
 
 def wrap_haproxy(binary: str, folder: Path) -> Path:
-    """Write a script that does what ``main`` does, at once, and return its path."""
-    script = folder / "haproxy"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(binary)} {_NO_SPLICING} "$@"\n')
+    """Write a script that does what ``main`` does, at once, and return its path.
+
+    It also keeps HAProxy's own pages, which ask for no key, off the network: Serve's
+    configuration, ``CONFIG`` in ``folder``, has them listen on all interfaces.
+    """
+    script, config = folder / "haproxy", folder / CONFIG
+    script.write_text(
+        "#!/bin/sh\n"
+        f"sed -i -E '{_LOCAL_BINDS}' {shlex.quote(str(config))}\n"
+        f'exec {shlex.quote(binary)} {_NO_SPLICING} "$@"\n'
+    )
     script.chmod(0o755)
     return script
 

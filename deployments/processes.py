@@ -33,12 +33,21 @@ def find(mark: str, ours: Iterable[int] = ()) -> list[psutil.Process]:
         if process.pid in skip:
             continue
         try:
-            marked = process.environ().get(MARK) == mark
-            if marked and process.status() != psutil.STATUS_ZOMBIE:
+            if _carries(process, mark) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.Error, OSError):
             continue  # gone, or someone else's
     return found
+
+
+def _carries(process: psutil.Process, mark: str) -> bool:
+    """Whether the process started with the mark in its environment."""
+    block = Path(f"/proc/{process.pid}/environ")
+    if not block.exists():
+        return process.environ().get(MARK) == mark
+    # Not psutil: it stops at the first empty entry, and a process that gives itself a title,
+    # as Ray's do, overwrites the first entries.
+    return f"{MARK}={mark}".encode() in block.read_bytes().split(b"\0")
 
 
 def end(mark: str, grace_s: float, ours: Iterable[int] = ()) -> int:

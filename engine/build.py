@@ -163,6 +163,8 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     require(re.fullmatch(r"cpu|cuda(:\d+)?", name) is not None, "device", name, "auto, cpu or cuda")
+    present = name == "cpu" or torch.cuda.is_available()
+    require(present, "device", name, "a device that torch finds on this machine")
     return torch.device(name)
 
 

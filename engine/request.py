@@ -139,7 +139,8 @@ class SamplingParams:
         min_p: drop tokens less likely than this share of the likeliest, [0, 1].
         presence_penalty: subtracted once from tokens already generated, [-2, 2].
         frequency_penalty: subtracted for each time a token was generated, [-2, 2].
-        repetition_penalty: divides the logits of tokens seen in prompt or output, > 0.
+        repetition_penalty: divides the logits of tokens seen in prompt or output,
+            [0.001, 1000]: beyond, float32 overflows.
         seed: together with the position decides every draw; None leaves it to the caller.
         stop: texts that end the request; they are not part of the answer.
         stop_token_ids: tokens that end the request.
@@ -173,9 +174,7 @@ class SamplingParams:
         self._require_number("min_p", 0.0, 1.0)
         self._require_number("presence_penalty", -2.0, 2.0)
         self._require_number("frequency_penalty", -2.0, 2.0)
-        penalty = self.repetition_penalty
-        positive = is_number(penalty, 0.0, math.inf) and penalty > 0
-        require(positive, "repetition_penalty", penalty, "a number above 0")
+        self._require_number("repetition_penalty", 0.001, 1000.0)
         require(self.seed is None or is_int(self.seed), "seed", self.seed, "an integer")
         self._require_stops()
 

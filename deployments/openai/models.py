@@ -165,7 +165,7 @@ class GenerationRequest(_Wire):
     min_p: float = Field(default=0.0, ge=0, le=1)
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(default=1.0, gt=0)
+    repetition_penalty: float = Field(default=1.0, ge=0.001, le=1000)
     seed: int | None = Field(default=None, ge=-(2**_SEED_BITS), le=2**_SEED_BITS - 1)
     stop: Annotated[
         tuple[str, ...], PlainValidator(_stop, json_schema_input_type=str | list[str])

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from deployments import cli
-from deployments.cli import greeting, parser
+from deployments.cli import greeting, main, parser
 from deployments.config import ServeConfig
 from deployments.launch import free_ports
 from deployments.processes import find
@@ -166,3 +166,18 @@ def test_a_replica_that_cannot_start_is_one_line(tiny_model_dir: Path) -> None:
     written = [log.read_text(errors="replace") for log in logs.rglob("*.log")]
     shutil.rmtree(logs.parents[1])
     assert any("1000000000000" in text or "Error" in text for text in written)
+
+
+def test_bench_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """It stands in a package above this one and is imported by name."""
+    with pytest.raises(SystemExit) as done:
+        main(["bench", "--help"])
+    assert done.value.code == 0
+    assert "--only" in capsys.readouterr().out
+
+
+def test_the_version_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert done.value.code == 0
+    assert capsys.readouterr().out.startswith("tidegate ")

@@ -24,6 +24,7 @@ def test_both_ways_run_it_without_splicing_and_pass_everything_on(
     """With splicing HAProxy 2.8 may not notice that a client has left."""
     binary = stand_in(tmp_path)
     arguments = ["-f", "a file", "-sf", "12"]
+    (tmp_path / haproxy.CONFIG).touch()
     script = haproxy.wrap_haproxy(binary, tmp_path)
     assert script.stat().st_mode & stat.S_IXUSR
     done = subprocess.run([script, *arguments], capture_output=True, text=True, check=True)
@@ -35,6 +36,20 @@ def test_both_ways_run_it_without_splicing_and_pass_everything_on(
     monkeypatch.setattr(os, "execv", lambda path, argv: called.append([path, *argv]))
     haproxy.main()
     assert called == [[binary, binary, "-dS", *arguments]]
+
+
+def test_its_own_pages_listen_on_this_machine_alone(tmp_path: Path) -> None:
+    """Serve's configuration shows HAProxy's statistics to the whole network."""
+    config = tmp_path / haproxy.CONFIG
+    config.write_text(
+        "frontend metrics\n    bind :9101\nfrontend api\n    bind 0.0.0.0:8000\n"
+        "listen stats\n  bind *:8404\n"
+    )
+    subprocess.run([haproxy.wrap_haproxy(stand_in(tmp_path), tmp_path)], check=True)
+    assert config.read_text() == (
+        "frontend metrics\n    bind 127.0.0.1:9101\nfrontend api\n    bind 0.0.0.0:8000\n"
+        "listen stats\n  bind 127.0.0.1:8404\n"
+    )
 
 
 def test_no_haproxy_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

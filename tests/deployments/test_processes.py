@@ -1,0 +1,47 @@
+"""deployments.processes: what a run started is found, however it disguises itself."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from deployments import processes
+
+# Says that it is ready, and ends with its standard input.
+_CHILD = "import sys; {setup}; print(flush=True); sys.stdin.read()"
+_TITLE = "from ray._raylet import setproctitle; setproctitle('ray::DashboardAgent')"
+
+
+@pytest.fixture(params=["pass", _TITLE], ids=["plain", "titled"])
+def child(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    """A marked process, as it is or with a title of its own; its mark and its pid."""
+    mark = processes.new_mark()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CHILD.format(setup=request.param)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, processes.MARK: mark},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield mark, process.pid
+    process.stdin.close()
+    process.stdout.close()
+    process.wait(10)
+
+
+def test_a_marked_process_is_found_whatever_its_title(child: tuple[str, int]) -> None:
+    """A title overwrites the start of the environment: Ray's agents outlived their run."""
+    mark, pid = child
+    assert [process.pid for process in processes.find(mark)] == [pid]
+    assert processes.find(mark, ours=(pid,)) == []
+    assert processes.find(mark[:-1]) == []
+
+
+def test_marked_processes_are_ended(child: tuple[str, int]) -> None:
+    mark, _ = child
+    assert processes.end(mark, grace_s=0.0) >= 1
+    assert processes.find(mark) == []
