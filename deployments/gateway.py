@@ -27,6 +27,7 @@ from deployments.openai import chat, completions
 from deployments.openai.body import check_key, read_limited
 from deployments.openai.call import Call, Job, Served
 from deployments.openai.errors import install_error_handlers
+from deployments.openai.length import longest_token
 from deployments.openai.sse import HEADERS, MEDIA_TYPE
 from deployments.router_client import RouterClient
 from engine.loader import load_tokenizer, resolve
@@ -89,6 +90,7 @@ class Gateway:
             max_prompts=config.max_prompts,
             max_priority=config.max_priority,
             vllm_priority=config.vllm_priority,
+            longest_token=longest_token(self._tokenizer),
         )
         self._background = [
             detached(self._router.keep_session()),

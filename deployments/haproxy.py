@@ -13,9 +13,16 @@ import shutil
 import sys
 from pathlib import Path
 
-CONFIG = "haproxy.cfg"
 _NO_SPLICING = "-dS"
 _LOCAL_BINDS = r"s/^( *bind )\*?:/\1127.0.0.1:/"
+_SCRIPT = """#!/bin/sh
+before=
+for argument in "$@"; do
+  if [ "$before" = -f ]; then sed -i -E '{local_binds}' "$argument"; fi
+  before=$argument
+done
+exec {binary} {no_splicing} "$@"
+"""
 
 
 def haproxy_binary() -> str | None:
@@ -34,13 +41,13 @@ def wrap_haproxy(binary: str, folder: Path) -> Path:
     """Write a script that does what ``main`` does, at once, and return its path.
 
     It also keeps HAProxy's own pages, which ask for no key, off the network: Serve's
-    configuration, ``CONFIG`` in ``folder``, has them listen on all interfaces.
+    configuration, the argument after ``-f``, has them listen on all interfaces.
     """
-    script, config = folder / "haproxy", folder / CONFIG
+    script = folder / "haproxy"
     script.write_text(
-        "#!/bin/sh\n"
-        f"sed -i -E '{_LOCAL_BINDS}' {shlex.quote(str(config))}\n"
-        f'exec {shlex.quote(binary)} {_NO_SPLICING} "$@"\n'
+        _SCRIPT.format(
+            local_binds=_LOCAL_BINDS, binary=shlex.quote(binary), no_splicing=_NO_SPLICING
+        )
     )
     script.chmod(0o755)
     return script

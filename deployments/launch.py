@@ -22,7 +22,7 @@ from typing import Any
 
 from deployments import processes
 from deployments.config import ServeConfig
-from deployments.haproxy import CONFIG, haproxy_binary, wrap_haproxy
+from deployments.haproxy import haproxy_binary, wrap_haproxy
 
 READY_TIMEOUT_S = 60.0
 STOP_GRACE_S = 3.0
@@ -109,7 +109,7 @@ def environment(folder: Path) -> dict[str, str]:
         script = wrap_haproxy(haproxy, folder / "ha")
         variables["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(script)
     files = {
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": CONFIG,
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
         "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
@@ -135,7 +135,7 @@ class LocalCluster:
     def __init__(self) -> None:
         self._mark = processes.new_mark()
         # Short: Unix sockets below it have paths of at most 107 bytes.
-        self.folder = Path(tempfile.mkdtemp(prefix="tg-", dir=_short_tmp()))
+        self.folder = processes.make_folder(self._mark, Path(_short_tmp()))
         self._reaper: Any = None
         self._set: list[str] = []
 

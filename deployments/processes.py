@@ -1,10 +1,13 @@
 """Finding and ending the processes that a run started, however it ended.
 
 Every process that Ray starts inherits the environment of the command that started Ray, so
-a mark in the environment finds them all, also those whose parent is gone. (Ray's own
-clean-up misses some when it is killed: HAProxy and the node's agents stay.)
+a mark in the environment finds them, also those whose parent is gone. A process that gives
+itself a title overwrites its environment, as Ray's do; those have a log open in the run's
+folder, whose name holds the mark too. (Ray's own clean-up misses some when it is killed:
+HAProxy and the node's agents stay.)
 """
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -22,11 +25,22 @@ MARK = "TIDEGATE_RUN"
 
 def new_mark() -> str:
     """Return a value for ``MARK`` that no other run has."""
-    return secrets.token_hex(8)
+    return secrets.token_hex(4)
+
+
+def make_folder(mark: str, parent: Path) -> Path:
+    """Make the run's folder, which only its owner may read."""
+    folder = parent / _folder_name(mark)
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def _folder_name(mark: str) -> str:
+    return f"tg-{mark}"
 
 
 def find(mark: str, ours: Iterable[int] = ()) -> list[psutil.Process]:
-    """Return the live processes that carry the mark, except those with pids in ``ours``."""
+    """Return the live processes of the run, except those with pids in ``ours``."""
     skip = set(ours)
     found = []
     for process in psutil.process_iter():
@@ -41,13 +55,19 @@ def find(mark: str, ours: Iterable[int] = ()) -> list[psutil.Process]:
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
-    """Whether the process started with the mark in its environment."""
-    block = Path(f"/proc/{process.pid}/environ")
-    if not block.exists():
+    """Whether the process has the mark in its environment, or a file of the run open."""
+    proc = Path(f"/proc/{process.pid}")
+    if not proc.exists():  # not Linux
         return process.environ().get(MARK) == mark
-    # Not psutil: it stops at the first empty entry, and a process that gives itself a title,
-    # as Ray's do, overwrites the first entries.
-    return f"{MARK}={mark}".encode() in block.read_bytes().split(b"\0")
+    # Not psutil's: it stops at the first entry that was overwritten.
+    if f"{MARK}={mark}".encode() in (proc / "environ").read_bytes().split(b"\0"):
+        return True
+    folder = f"/{_folder_name(mark)}/"
+    for file in (proc / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if folder in os.readlink(file):
+                return True
+    return False
 
 
 def end(mark: str, grace_s: float, ours: Iterable[int] = ()) -> int:

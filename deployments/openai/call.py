@@ -31,6 +31,7 @@ class Served:
         max_prompts: prompts in one request.
         max_priority: largest magnitude of a priority.
         vllm_priority: the body's priority counts as in vLLM, lower being more urgent.
+        longest_token: characters that one token stands for at most, None if not known.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Served:
     max_prompts: int = 128
     max_priority: int = 1_000_000
     vllm_priority: bool = False
+    longest_token: int | None = None
 
     def card(self, created: int) -> dict[str, Any]:
         """Return the entry of GET /v1/models."""

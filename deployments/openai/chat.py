@@ -20,6 +20,7 @@ from deployments.openai.call import (
     tier_used,
 )
 from deployments.openai.errors import BadRequest
+from deployments.openai.length import require_possible
 from deployments.openai.models import ChatRequest, validated
 from deployments.openai.unbuilt import CHAT, refuse_unbuilt
 
@@ -87,7 +88,7 @@ def prepare(
     refuse_unbuilt(fields, CHAT)
     request = validated(ChatRequest, fields)
     priority = priority_of(request, headers, served)
-    prompt = tuple(_tokens(request, tokenizer))
+    prompt = tuple(_tokens(request, tokenizer, served))
     return ChatCall(
         id=new_id("chatcmpl", rng),
         created=int(now),
@@ -100,7 +101,7 @@ def prepare(
     )
 
 
-def _tokens(request: ChatRequest, tokenizer: ChatTokenizer) -> list[int]:
+def _tokens(request: ChatRequest, tokenizer: ChatTokenizer, served: Served) -> list[int]:
     if not tokenizer.chat_template:
         raise BadRequest("The model has no chat template; use /v1/completions.", "messages")
     try:
@@ -114,6 +115,7 @@ def _tokens(request: ChatRequest, tokenizer: ChatTokenizer) -> list[int]:
         raise BadRequest(
             f"The model's chat template refuses the messages: {error}.", "messages"
         ) from None
+    require_possible(text, served, "messages")
     # The template writes all special tokens itself: adding the tokenizer's own would
     # give a second beginning-of-sequence token.
     return tokenizer.encode(text, add_special_tokens=False)

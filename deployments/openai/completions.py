@@ -18,6 +18,7 @@ from deployments.openai.call import (
     tier_used,
 )
 from deployments.openai.errors import BadRequest
+from deployments.openai.length import require_possible
 from deployments.openai.models import CompletionRequest, validated
 from deployments.openai.unbuilt import COMPLETIONS, refuse_unbuilt
 
@@ -74,6 +75,9 @@ def prepare(
             f"'prompt' must hold at most {served.max_prompts} prompts, not {len(request.prompt)}.",
             "prompt",
         )
+    for prompt in request.prompt:
+        if isinstance(prompt, str):
+            require_possible(prompt, served, "prompt")
     prompts = [
         tuple(tokenizer.encode(prompt, add_special_tokens=True))
         if isinstance(prompt, str)

@@ -23,8 +23,9 @@ def test_both_ways_run_it_without_splicing_and_pass_everything_on(
 ) -> None:
     """With splicing HAProxy 2.8 may not notice that a client has left."""
     binary = stand_in(tmp_path)
-    arguments = ["-f", "a file", "-sf", "12"]
-    (tmp_path / haproxy.CONFIG).touch()
+    config = tmp_path / "a file"
+    config.touch()
+    arguments = ["-f", str(config), "-sf", "12"]
     script = haproxy.wrap_haproxy(binary, tmp_path)
     assert script.stat().st_mode & stat.S_IXUSR
     done = subprocess.run([script, *arguments], capture_output=True, text=True, check=True)
@@ -40,12 +41,13 @@ def test_both_ways_run_it_without_splicing_and_pass_everything_on(
 
 def test_its_own_pages_listen_on_this_machine_alone(tmp_path: Path) -> None:
     """Serve's configuration shows HAProxy's statistics to the whole network."""
-    config = tmp_path / haproxy.CONFIG
+    config = tmp_path / "haproxy.cfg"
     config.write_text(
         "frontend metrics\n    bind :9101\nfrontend api\n    bind 0.0.0.0:8000\n"
         "listen stats\n  bind *:8404\n"
     )
-    subprocess.run([haproxy.wrap_haproxy(stand_in(tmp_path), tmp_path)], check=True)
+    script = haproxy.wrap_haproxy(stand_in(tmp_path), tmp_path)
+    subprocess.run([script, "-db", "-f", config], check=True)
     assert config.read_text() == (
         "frontend metrics\n    bind 127.0.0.1:9101\nfrontend api\n    bind 0.0.0.0:8000\n"
         "listen stats\n  bind 127.0.0.1:8404\n"

@@ -4,22 +4,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from deployments import processes
 
-# Says that it is ready, and ends with its standard input.
-_CHILD = "import sys; {setup}; print(flush=True); sys.stdin.read()"
+# Opens a log, says that it is ready, and ends with its standard input.
+_CHILD = "import sys; {setup}; log = open(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
 _TITLE = "from ray._raylet import setproctitle; setproctitle('ray::DashboardAgent')"
 
 
 @pytest.fixture(params=["pass", _TITLE], ids=["plain", "titled"])
-def child(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+def child(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A marked process, as it is or with a title of its own; its mark and its pid."""
     mark = processes.new_mark()
+    log = processes.make_folder(mark, tmp_path) / "log"
     process = subprocess.Popen(
-        [sys.executable, "-c", _CHILD.format(setup=request.param)],
+        [sys.executable, "-c", _CHILD.format(setup=request.param), str(log)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, processes.MARK: mark},
@@ -34,11 +36,12 @@ def child(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
 
 
 def test_a_marked_process_is_found_whatever_its_title(child: tuple[str, int]) -> None:
-    """A title overwrites the start of the environment: Ray's agents outlived their run."""
+    """A title overwrites the environment: Ray's agents outlived their run by a minute."""
     mark, pid = child
     assert [process.pid for process in processes.find(mark)] == [pid]
     assert processes.find(mark, ours=(pid,)) == []
     assert processes.find(mark[:-1]) == []
+    assert processes.find(processes.new_mark()) == []
 
 
 def test_marked_processes_are_ended(child: tuple[str, int]) -> None:
