@@ -296,7 +296,7 @@ class Engine:
 
     def _judge(self, result: StepResult) -> None:
         """Raise NothingWorks when it is not single requests that are broken."""
-        if result.broken == 0 or len(result.errors) > result.broken or result.tokens:
+        if result.broken == 0:
             self._failures = 0
             return
         self._failures += result.broken

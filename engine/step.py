@@ -26,7 +26,8 @@ class StepResult:
     Attributes:
         tokens: the sampled token of each sequence that was to be sampled from.
         errors: why a sequence failed, by its id.
-        broken: sequences whose forward pass raised: not their doing, most likely.
+        broken: how many sequences there were if the forward pass of each raised, which is
+            not their doing, most likely; else 0.
     """
 
     tokens: dict[int, int]
@@ -63,7 +64,7 @@ class StepExecutor:
                 return StepResult({}, errors, broken=1)
             logger.exception("a batch of %d sequences failed; running them one by one", len(ids))
             logits, kept = self._one_by_one(batch, ids, errors)
-        broken = len(errors)
+        broken = len(errors) if len(errors) == len(ids) else 0
         if not kept:
             return StepResult({}, errors, broken)
         wanted = _wanted_segments(batch)

@@ -38,7 +38,7 @@ class Served:
     max_model_len: int
     vocab_size: int
     max_prompts: int = 128
-    max_priority: int = 1_000_000
+    max_priority: int = 1_000
     vllm_priority: bool = False
     longest_token: int | None = None
 

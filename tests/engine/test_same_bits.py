@@ -56,7 +56,7 @@ def alone(runner: ModelRunner) -> tuple[list[Job], list[Answer]]:
     return requests, [run(runner, [job]).answers[0] for job in requests]
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 33])
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 16, 17, 32, 33])
 def test_batched_equals_alone(
     runner: ModelRunner, alone: tuple[list[Job], list[Answer]], count: int
 ) -> None:

@@ -146,3 +146,20 @@ def test_single_failures_with_good_answers_between_them_do_not_fail_the_engine(
         bench.submit(f"good{i}", (5, 6), max_tokens=1)
         bench.run()
     assert all(bench.inbox.ended(f"bad{i}") for i in range(2 * MAX_FAILURES))
+
+
+def test_a_prompt_that_is_being_computed_shows_that_the_engine_works(bench: Bench) -> None:
+    """A step that samples nothing can still be a good one."""
+
+    def fail(batch: Batch) -> None:
+        if 66 in batch.tokens:
+            raise RuntimeError("no kernel for 66")
+
+    bench.runner.before = fail
+    for i in range(MAX_FAILURES):
+        bench.submit(f"bad{i}", (66,))
+    bench.submit("long", tuple(range(3, 40)))
+    bench.engine.start()
+    bench.inbox.wait(lambda: bench.inbox.ended("long"))
+    assert len(bench.inbox.tokens("long")) == 6
+    assert bench.engine.failure is None

@@ -9,7 +9,6 @@ import pytest
 from tokenizers import normalizers
 
 from deployments.openai import chat, completions
-from deployments.openai.call import Served
 from deployments.openai.errors import BadRequest
 from deployments.openai.length import longest_token, require_possible
 from engine.loader import load_tokenizer
@@ -70,4 +69,3 @@ def test_a_tokenizer_that_rewrites_the_text_gives_no_bound(tiny_model_dir: Path)
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace(" ", "")
     assert longest_token(tokenizer) is None
     assert longest_token(object()) is None
-    assert isinstance(Served("m", 10, 10).longest_token, type(None))

@@ -97,7 +97,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"stream_options": {"include_usage": None}},
     {"stream_options": {"include_usage": False}},
     {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
-    {"priority": -1_000_000},
+    {"priority": -1_000},
     {"service_tier": "auto"},
     {"service_tier": "default"},
     {"user": "someone", "metadata": {"a": "b"}, "store": True, "x": [1, {"y": None}]},
