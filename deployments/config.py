@@ -8,7 +8,15 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from deployments.validation import explain
 from engine.rank import SchedPolicy
@@ -49,6 +57,62 @@ class ServeConfig(BaseModel):
     replicas: int = Field(
         default=2, ge=1, le=1024, description="Copies of the model, each with memory of its own."
     )
+    autoscaling: Literal["off", "blocks", "wait", "ttft"] = Field(
+        default="off",
+        description="What decides how many replicas there are: nothing (`replicas`), the KV blocks "
+        "wanted (`target_utilization`), the oldest wait (`target_wait_s`), or the time to first "
+        "token (`target_ttft_s`).",
+    )
+    min_replicas: int = Field(
+        default=1,
+        ge=0,
+        le=1024,
+        description="With `autoscaling`, the fewest replicas; with 0 the last one goes when nobody "
+        "has asked for `scale_to_zero_s`, and the next request waits for a new one.",
+    )
+    max_replicas: int = Field(
+        default=8, ge=1, le=1024, description="With `autoscaling`, the most replicas."
+    )
+    target_utilization: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="The share of all KV blocks that `autoscaling: blocks` keeps in use.",
+    )
+    target_wait_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="The longest that `autoscaling: wait` lets a request wait in the router, in "
+        "seconds.",
+    )
+    target_ttft_s: float = Field(
+        default=2.0,
+        gt=0,
+        description="The time to first token that `autoscaling: ttft` keeps for 9 of 10 requests, "
+        "in seconds.",
+    )
+    scale_up_cooldown_s: float = Field(
+        default=10.0, ge=0, description="Least time from any change to a rise, in seconds."
+    )
+    scale_down_cooldown_s: float = Field(
+        default=60.0, ge=0, description="Least time from any change to a fall, in seconds."
+    )
+    scale_to_zero_s: float = Field(
+        default=300.0,
+        ge=0,
+        description="Seconds without any request after which the last replica goes, if "
+        "`min_replicas` is 0.",
+    )
+    surge_percent: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="Replicas, in percent, that a redeploy starts before it stops old ones; there "
+        "must be room for them.",
+    )
+    max_replicas_per_node: int | None = Field(
+        default=None, ge=1, le=100, description="Replicas on one machine at most."
+    )
     gateways: int = Field(
         default=1,
         ge=1,
@@ -69,6 +133,12 @@ class ServeConfig(BaseModel):
         ge=0,
         le=1,
         description="The share of a GPU that Ray sets aside for a replica; a replica uses one.",
+    )
+    gpu_wait_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="How long a deployment waits for the cluster to have the GPUs that its "
+        "replicas need, in seconds, before it fails.",
     )
     threads: int | None = Field(
         default=None,
@@ -129,6 +199,17 @@ class ServeConfig(BaseModel):
         description="Seconds of waiting that one level of priority is worth: a request of "
         "priority 0 goes before those of priority P that come P times this long after it.",
     )
+    admission_preemption: int = Field(
+        default=0,
+        ge=0,
+        description="A request that waits may take the place of a running one whose priority is "
+        "at least this many levels lower; that one goes on later, with the same answer. 0: never.",
+    )
+    max_admission_preemptions: int = Field(
+        default=3,
+        ge=1,
+        description="Times that one request can lose its place to more urgent ones.",
+    )
     max_priority: int = Field(
         default=1_000,
         ge=0,
@@ -167,11 +248,30 @@ class ServeConfig(BaseModel):
         description="A replica that has work but finishes no step for this long, in seconds, "
         "is unhealthy and is replaced.",
     )
+    silent_s: float = Field(
+        default=15.0,
+        gt=0,
+        description="A replica that has not reported for this long, in seconds, counts as lost: "
+        "its requests move to others.",
+    )
+    hold_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="While no replica serves, requests wait for one this long, in seconds, and "
+        "then get a 503.",
+    )
     drain_s: float = Field(
         default=30.0,
         ge=0,
-        description="When Serve replaces or removes a gateway, its running requests get this long "
-        "to end, in seconds. Ctrl-C ends `tidegate serve` at once.",
+        description="A replica that is to go (a redeploy, fewer replicas), and `tidegate serve` "
+        "after SIGTERM, take nothing new and finish what they have for this long, in seconds. What "
+        "a replica has then moves to others; SIGTERM ends it.",
+    )
+    gateway_drain_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="A gateway that is to go finishes its open requests for this long, in "
+        "seconds; they end with it, so it should be above the longest.",
     )
     allow_variance: bool = Field(
         default=False,
@@ -189,6 +289,15 @@ class ServeConfig(BaseModel):
         if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
             raise ValueError("must be printable ASCII characters without spaces")
         return value
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas must be at most max_replicas, {self.max_replicas}, "
+                f"not {self.min_replicas}"
+            )
+        return self
 
     @classmethod
     def of(cls, args: Mapping[str, Any], environ: Mapping[str, str] = {}) -> Self:
@@ -235,6 +344,11 @@ class ServeConfig(BaseModel):
         if self.served_model_name is not None:
             return self.served_model_name
         return DEMO_NAME if self.model == DEMO_MODEL else self.model
+
+    @property
+    def fewest_replicas(self) -> int:
+        """Replicas that are always meant to be there, at least."""
+        return self.replicas if self.autoscaling == "off" else self.min_replicas
 
     @property
     def aging_ticks(self) -> int:
