@@ -1,0 +1,183 @@
+"""What we rely on in Serve's autoscaler: a new minor release of Ray may change it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.serve._private.autoscaling_state import _resolve_policy_callable
+from ray.serve._private.common import DeploymentID, ReplicaID
+from ray.serve._private.config import DeploymentConfig
+from ray.serve._private.metrics_utils import InMemoryMetricsStore
+from ray.serve.autoscaling_policy import _apply_autoscaling_config
+from ray.serve.config import AutoscalingConfig, AutoscalingContext
+
+from deployments.autoscaling import Demand, autoscaling_config, stats_of
+from deployments.config import ServeConfig
+from tests.deployments.autoscaling.fleet import QUIET, with_load
+from tests.deployments.conftest import plain_environment
+
+SETTINGS = ServeConfig(
+    autoscaling="blocks", min_replicas=0, max_replicas=4, scale_to_zero_s=100.0, replicas=3
+)
+DEPLOYMENT = DeploymentID(name="Replica", app_name="tidegate")
+
+
+def shipped(config: AutoscalingConfig) -> AutoscalingConfig:
+    """The way to the controller: through protobuf, as part of the deployment's settings."""
+    sent = DeploymentConfig(autoscaling_config=config).to_proto_bytes()
+    received = DeploymentConfig.from_proto_bytes(sent).autoscaling_config
+    assert received is not None
+    return received
+
+
+@dataclass
+class Controller:
+    """Serve's control loop about one deployment, with Serve's own wrapping of the policy."""
+
+    config: AutoscalingConfig
+    target: int = 1
+    waiting_calls: float = 0.0
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        policy: Callable[[AutoscalingContext], tuple[int, dict[str, Any]]]
+        policy = _apply_autoscaling_config(_resolve_policy_callable(self.config.policy))
+        self._policy = policy
+
+    def tick(self, now: float, demand: Demand | None, running: int) -> int:
+        """Ask the policy as the controller does, with what the replicas that run relay."""
+        replicas = [ReplicaID(f"replica-{n}", deployment_id=DEPLOYMENT) for n in range(running)]
+        store = InMemoryMetricsStore()
+        if demand is not None:
+            store.add_metrics_point(stats_of(demand), now)
+        metrics = {
+            str(name): dict.fromkeys(replicas, series) for name, series in store.data.items()
+        }
+        context = AutoscalingContext(
+            deployment_id=DEPLOYMENT,
+            deployment_name=DEPLOYMENT.name,
+            app_name=DEPLOYMENT.app_name,
+            current_num_replicas=running,
+            target_num_replicas=self.target,
+            running_replicas=replicas,
+            total_num_requests=lambda: self.waiting_calls,
+            total_queued_requests=None,
+            aggregated_metrics=lambda: pytest.fail("averages over time are of no use"),
+            raw_metrics=lambda: metrics if running else {},
+            capacity_adjusted_min_replicas=self.config.min_replicas,
+            capacity_adjusted_max_replicas=self.config.max_replicas,
+            policy_state=self.state.copy(),
+            last_scale_up_time=None,
+            last_scale_down_time=None,
+            current_time=now,
+            config=self.config,
+        )
+        self.target, self.state = self._policy(context)
+        return self.target
+
+
+def test_serve_adds_no_delay_and_no_damping_of_its_own() -> None:
+    """Up at once when the cool-down is over, down to 1 and to 0, and woken by a call."""
+    controller = Controller(shipped(autoscaling_config(SETTINGS)))
+    busy = [controller.tick(t, with_load(2.2, 1, at=t), 1) for t in (0.0, 5.0, 10.0)]
+    assert busy == [1, 1, 3]
+    assert controller.tick(11.0, with_load(2.2, 1, at=11.0), 1) == 3
+    idle = {
+        t: controller.tick(float(t), replace(QUIET, at=float(t), idle_s=t - 20.0), 3)
+        for t in range(20, 200)
+    }
+    changes = {t: n for t, n in idle.items() if n != idle.get(t - 1, 3)}
+    # 20 + 60 s of low load; then 60 s after that, since it has been idle for 100 s by then.
+    assert changes == {80: 1, 141: 0}
+    assert controller.tick(201.0, None, 0) == 0
+    controller.waiting_calls = 0.2
+    assert controller.tick(202.0, None, 0) == 1
+    controller.waiting_calls = 0.0
+    assert controller.tick(203.0, None, 0) == 1
+    assert controller.tick(204.0, None, 1) == 1
+
+
+def test_the_target_is_held_while_nothing_is_relayed() -> None:
+    controller = Controller(shipped(autoscaling_config(SETTINGS)), target=3)
+    assert [controller.tick(float(t), None, t % 4) for t in range(300)] == [3] * 300
+
+
+def test_serves_bounds_count_they_shrink_with_the_target_capacity() -> None:
+    config = autoscaling_config(SETTINGS)
+    controller = Controller(config)
+    controller.config = config.model_copy(update={"max_replicas": 2})
+    ticks = [controller.tick(t, with_load(9.0, 1, at=t), 1) for t in (0.0, 10.0)]
+    assert ticks == [1, 2]
+
+
+def test_settings_reach_serve() -> None:
+    config = shipped(autoscaling_config(SETTINGS))
+    assert (config.min_replicas, config.max_replicas) == (0, 4)
+    assert config.policy.policy_kwargs["scale_to_zero_s"] == 100.0
+    # A fleet that may sleep starts once all the same, so that a model that fails is noticed.
+    assert config.initial_replicas == 1
+    # Otherwise a redeploy would send a busy fleet back to where it began.
+    some = ServeConfig(autoscaling="ttft", min_replicas=2, replicas=5)
+    assert autoscaling_config(some).initial_replicas is None
+    with pytest.raises(ValueError, match="off"):
+        autoscaling_config(ServeConfig())
+
+
+def test_values_are_taken_and_relayed_about_once_a_second() -> None:
+    """Serve takes them every fifth of the look-back and sends them every interval."""
+    config = autoscaling_config(SETTINGS)
+    assert config.metrics_interval_s == 1.0
+    assert config.look_back_period_s * 0.2 >= 0.5
+
+
+WITHOUT_THE_PROJECT = """
+import sys
+sys.modules.update(dict.fromkeys(("deployments", "engine", "router")))
+from pathlib import Path
+from types import SimpleNamespace
+from ray import cloudpickle
+policy = cloudpickle.loads(Path(sys.argv[1]).read_bytes())
+kwargs = dict(
+    policy="wait", target_utilization=0.8, target_wait_s=1.0, target_ttft_s=2.0, min_replicas=1,
+    max_replicas=4, scale_up_cooldown_s=0.0, scale_down_cooldown_s=60.0, scale_to_zero_s=300.0,
+)
+stats = dict(
+    at=1.0, replicas=1.0, total_blocks=10.0, free_blocks=0.0, seats=4.0, queued=3.0,
+    queued_blocks=9.0, running=4.0, oldest_wait_s=7.0, idle_s=0.0,
+)
+point = lambda value: {"r": [SimpleNamespace(timestamp=1.0, value=value)]}
+print(policy(**kwargs)(SimpleNamespace(
+    capacity_adjusted_min_replicas=1, capacity_adjusted_max_replicas=4, policy_state={},
+    raw_metrics={name: point(value) for name, value in stats.items()}, target_num_replicas=1,
+    current_time=5.0,
+))[0])
+"""
+
+
+def test_the_controller_needs_no_module_of_ours(tmp_path: Path) -> None:
+    """It runs where Ray was started, which need not be where the project is installed."""
+    pickled = tmp_path / "policy"
+    config = shipped(autoscaling_config(SETTINGS))
+    pickled.write_bytes(config.policy.get_serialized_policy_def() or b"")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_PROJECT, str(pickled)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=plain_environment(),
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.stdout.split() == ["2"], done.stderr
+
+
+def test_a_simulator_may_import_the_policies_without_ray() -> None:
+    code = "import sys, deployments.autoscaling; print(*{'ray', 'torch', 'numpy'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == []
