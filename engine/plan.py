@@ -1,5 +1,6 @@
 """One step: the plan that the runner gets, and what the scheduler keeps to make it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.rank import Rank
@@ -41,10 +42,12 @@ class RequestState:
     Attributes:
         tokens: prompt and generated so far; n is its length.
         end: n at which it has enough.
+        priority: as it was given; its weight is in the rank.
         computed: c.
         high: the largest c it ever lost; what is computed below it is computed again.
         seated: it is in the running list, else in the waiting queue (or gone).
         preempted: it ran before, so the queue's limit does not count it.
+        admission_preemptions: how often it made way for a newcomer.
     """
 
     id: int
@@ -52,10 +55,12 @@ class RequestState:
     tokens: list[int]
     prompt_len: int
     end: int
+    priority: int = 0
     computed: int = 0
     high: int = 0
     seated: bool = False
     preempted: bool = False
+    admission_preemptions: int = 0
 
 
 @dataclass(slots=True)
@@ -88,3 +93,22 @@ class Plan:
         self.prefill.append(Chunk(state.id, state.computed, length, last))
         self.chunk_rows.append((state, end))
         self.budget -= length
+
+    def without(self, states: Iterable[RequestState]) -> "Plan":
+        """Return a copy that computes nothing of some requests; their tokens are budget again."""
+        gone = {state.id for state in states}
+        chunks = [
+            (chunk, row)
+            for chunk, row in zip(self.prefill, self.chunk_rows, strict=True)
+            if chunk.id not in gone
+        ]
+        decode_rows = [state for state in self.decode_rows if state.id not in gone]
+        freed = sum(chunk.len for chunk in self.prefill if chunk.id in gone)
+        return Plan(
+            budget=self.budget + freed + len(self.decode_rows) - len(decode_rows),
+            prefill=[chunk for chunk, _ in chunks],
+            decode=[state.id for state in decode_rows],
+            preempted=list(self.preempted),
+            chunk_rows=[row for _, row in chunks],
+            decode_rows=decode_rows,
+        )

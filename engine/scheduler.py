@@ -9,22 +9,20 @@ Let ``n`` be the tokens a request has so far and ``c`` those whose K and V are c
 It is decoding when n - c = 1 and prefilling when n - c > 1. A row of the plan computes
 tokens c..end; if it reaches n, the runner samples the next token from it.
 
-Invariants between calls:
-- A request is in exactly one of the waiting queue and the running list.
-- A waiting request holds no block and has c = 0; a running one has room for n tokens,
-  except that a decoding one may lack the slot for its newest token.
-- The running list is sorted by rank. Only its tail is ever preempted, so the highest
-  ranked request goes on until it ends: every admitted request ends.
+Invariants between calls, besides the roster's:
+- A running request has room for n tokens, except that a decoding one may lack the slot
+  for its newest token.
+- Only the tail of the running list is ever preempted: for the blocks that a higher-ranked
+  decode needs, or for a newcomer that ranks before it, and that only so often. So the
+  highest-ranked request goes on until it ends, and every admitted request ends.
 
 Not thread-safe: whoever drives it serialises the calls.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 
 from engine.admission import sequence_limit
-from engine.blocks import BlockSpace, NoCapacity, blocks_for
+from engine.blocks import BlockSpace, NoCapacity
 from engine.plan import Chunk, Plan, RequestState, ScheduleOutput
 from engine.prefill import PrefillPolicy, WholePrompt
 from engine.rank import SchedPolicy, rank_of
@@ -41,8 +39,9 @@ from engine.request import (
     StepOutput,
     Token,
 )
+from engine.roster import Roster
 from engine.scheduler_config import SchedulerConfig, SchedulerStats
-from engine.waiting import WaitingQueue
+from engine.victims import choose_victims
 
 __all__ = [
     "AdmitError",
@@ -63,8 +62,6 @@ __all__ = [
     "StepOutput",
     "Token",
 ]
-
-_by_rank = attrgetter("rank")
 
 
 class Scheduler:
@@ -90,14 +87,9 @@ class Scheduler:
         self._prefill_policy = WholePrompt() if prefill_policy is None else prefill_policy
         self._steps = 0
         self._clock = clock or (lambda: self._steps)
-        self._states: dict[int, RequestState] = {}
-        self._waiting = WaitingQueue()
-        self._running: list[RequestState] = []
+        self._roster = Roster(blocks)
         self._plan = Plan(0)
         self._next_id = 0
-        self._waiting_preempted = 0
-        self._waiting_blocks = 0
-        self._preemptions = 0
         self._recomputed = 0
 
     # ---- requests come and go -------------------------------------------------------
@@ -111,7 +103,7 @@ class Scheduler:
         """
         config = self.config
         end = sequence_limit(request, config.max_model_len, self.blocks)
-        fresh = len(self._waiting) - self._waiting_preempted
+        fresh = self._roster.fresh
         if fresh >= config.max_waiting:
             raise QueueFull(fresh, config.max_waiting)
         id = self._next_id
@@ -119,9 +111,8 @@ class Scheduler:
         arrival = self._clock() if request.arrival is None else request.arrival
         rank = rank_of(config.policy, config.aging_steps, request.priority, arrival, id)
         tokens = [*request.prompt, *request.generated]
-        state = RequestState(id, rank, tokens, len(request.prompt), end)
-        self._states[id] = state
-        self._enqueue(state)
+        prompt_len = len(request.prompt)
+        self._roster.join(RequestState(id, rank, tokens, prompt_len, end, request.priority))
         return id
 
     def abort(self, id: int) -> None:
@@ -129,14 +120,7 @@ class Scheduler:
 
         Its blocks are free at once. What a step in flight makes of it is ignored.
         """
-        state = self._states.pop(id, None)
-        if state is None:
-            return
-        if state.seated:
-            self._unseat(state)
-        else:
-            self._waiting.discard(id)
-            self._leave_queue(state)
+        self._roster.leave(id)
 
     # ---- one step -------------------------------------------------------------------
 
@@ -148,10 +132,11 @@ class Scheduler:
             max_seqs requests.
         """
         self._steps += 1
-        plan = self._plan = Plan(self.config.max_batch_tokens)
+        plan = Plan(self.config.max_batch_tokens)
         prefilling = self._plan_decodes(plan)
         if self._plan_prefills(plan, prefilling):
-            self._plan_admissions(plan)
+            plan = self._plan_admissions(plan)
+        self._plan = plan
         return ScheduleOutput(plan.prefill, plan.decode, plan.preempted)
 
     def on_step(self, outputs: Iterable[StepOutput]) -> list[Token | Finished]:
@@ -167,7 +152,7 @@ class Scheduler:
         plan, self._plan = self._plan, Plan(0)
         outcome = {output.id: output for output in outputs}
         events: list[Token | Finished] = []
-        states = self._states
+        states = self._roster.states
         for state, end in plan.chunk_rows:
             if state.id not in states:
                 continue
@@ -192,7 +177,7 @@ class Scheduler:
         Raises:
             KeyError: the request is unknown or has ended.
         """
-        return self._states[id].tokens
+        return self._roster.states[id].tokens
 
     def prompt_len(self, id: int) -> int:
         """Return how many of an unfinished request's tokens are its prompt.
@@ -200,49 +185,34 @@ class Scheduler:
         Raises:
             KeyError: the request is unknown or has ended.
         """
-        return self._states[id].prompt_len
+        return self._roster.states[id].prompt_len
 
     def running(self) -> list[int]:
         """Return the ids of the requests that hold blocks, highest rank first."""
-        return [state.id for state in self._running]
+        return [state.id for state in self._roster.running]
 
     def unfinished(self) -> int:
         """Return how many requests wait or run."""
-        return len(self._states)
+        return len(self._roster.states)
 
     def has_unfinished(self) -> bool:
         """Return whether any request waits or runs."""
-        return bool(self._states)
+        return bool(self._roster.states)
 
     def stats(self) -> SchedulerStats:
         """Return where the scheduler stands."""
+        roster = self._roster
         return SchedulerStats(
             total_blocks=self.blocks.total_blocks,
             free_blocks=self.blocks.free_blocks,
-            running=len(self._running),
-            waiting=len(self._waiting),
-            waiting_blocks=self._waiting_blocks,
-            preemptions=self._preemptions,
+            running=len(roster.running),
+            waiting=roster.waiting,
+            waiting_blocks=roster.waiting_blocks,
+            preemptions=roster.preemptions,
+            admission_preemptions=roster.admission_preemptions,
             recomputed_tokens=self._recomputed,
             steps=self._steps,
         )
-
-    # ---- admission ------------------------------------------------------------------
-
-    def _enqueue(self, state: RequestState) -> None:
-        self._waiting.push(state.rank, state.id)
-        self._waiting_blocks += blocks_for(len(state.tokens), self.blocks.block_tokens)
-        self._waiting_preempted += state.preempted
-
-    def _leave_queue(self, state: RequestState) -> None:
-        self._waiting_blocks -= blocks_for(len(state.tokens), self.blocks.block_tokens)
-        self._waiting_preempted -= state.preempted
-
-    def _unseat(self, state: RequestState) -> None:
-        """Take a running request's seat and blocks."""
-        del self._running[bisect_left(self._running, state.rank, key=_by_rank)]
-        state.seated = False
-        self.blocks.release(state.id, state.tokens[: state.computed])
 
     # ---- the three phases -----------------------------------------------------------
 
@@ -253,7 +223,7 @@ class Scheduler:
             The prefills in progress that it passed, in rank order. It passes all of
             them unless the budget ran out.
         """
-        running, budget = self._running, plan.budget
+        running, budget = self._roster.running, plan.budget
         prefilling: list[RequestState] = []
         place = 0
         # A victim is always the tail, so nothing before ``place`` moves.
@@ -275,21 +245,13 @@ class Scheduler:
             try:
                 self.blocks.append_slot(state.id, total)
             except NoCapacity:
-                victim = self._running[-1]
-                self._preempt(victim)
+                victim = self._roster.running[-1]
+                self._roster.preempt(victim)
                 plan.preempted.append(victim.id)
                 if victim is state:
                     return False
             else:
                 return True
-
-    def _preempt(self, state: RequestState) -> None:
-        self._unseat(state)
-        state.high = max(state.high, state.computed)
-        state.computed = 0
-        state.preempted = True
-        self._preemptions += 1
-        self._enqueue(state)
 
     def _plan_prefills(self, plan: Plan, prefilling: list[RequestState]) -> bool:
         """Phase 2: the next chunk of every prefill in progress, in rank order.
@@ -304,28 +266,56 @@ class Scheduler:
             plan.add_chunk(state, length)
         return True
 
-    def _plan_admissions(self, plan: Plan) -> None:
-        """Phase 3: seats for those who wait, in rank order, up to the first that does not fit."""
-        while self._waiting and len(self._running) < self.config.max_seqs:
-            state = self._states[self._waiting.peek()]
-            if self._granted(state, plan) == 0:
-                return
-            try:
-                allocation = self.blocks.allocate(state.id, state.tokens)
-            except NoCapacity:
-                return
-            self._waiting.pop()
-            self._leave_queue(state)
-            # Whatever a cache holds, one token is left to compute: its logits are needed.
-            state.computed = min(allocation.cached_tokens, len(state.tokens) - 1)
-            state.seated = True
-            insort(self._running, state, key=_by_rank)
-            # Asked again, since a cache hit leaves less to compute. A policy that grants
-            # nothing now leaves a prefill in progress for the next step.
-            length = self._granted(state, plan)
-            if length == 0:
-                return
-            plan.add_chunk(state, length)
+    def _plan_admissions(self, plan: Plan) -> Plan:
+        """Phase 3: seats for those who wait, in rank order, up to the first that does not fit.
+
+        Returns:
+            The plan, or a new one if requests that it would have computed made way.
+        """
+        while (state := self._roster.head()) is not None:
+            if self._admitted(state, plan):
+                # Asked again, since a cache hit leaves less to compute. A policy that grants
+                # nothing now leaves a prefill in progress for the next step.
+                length = self._granted(state, plan)
+                if length == 0:
+                    return plan
+                plan.add_chunk(state, length)
+            elif (lighter := self._make_way(state, plan)) is not None:
+                plan = lighter
+            else:
+                return plan
+        return plan
+
+    def _admitted(self, state: RequestState, plan: Plan) -> bool:
+        """Seat the head of the queue, if seats, budget and blocks allow."""
+        full = len(self._roster.running) >= self.config.max_seqs
+        if full or self._granted(state, plan) == 0:
+            return False
+        try:
+            self._roster.seat_head()
+        except NoCapacity:
+            return False
+        return True
+
+    def _make_way(self, newcomer: RequestState, plan: Plan) -> Plan | None:
+        """Preempt the tail for the head of the queue, if that lets it start in this step.
+
+        By now all who rank higher have what they need of this step, so what a newcomer
+        would find is known exactly. Victims that are in the plan themselves leave it.
+
+        Returns:
+            The plan without the victims, None if there are none.
+        """
+        victims = choose_victims(newcomer, self._roster.running, self.blocks, self.config)
+        if not victims:
+            return None
+        lighter = plan.without(victims)
+        if self._granted(newcomer, lighter) == 0:
+            return None
+        for victim in victims:
+            self._roster.make_way(victim)
+            lighter.preempted.append(victim.id)
+        return lighter
 
     def _granted(self, state: RequestState, plan: Plan) -> int:
         if plan.budget <= 0:
@@ -350,6 +340,5 @@ class Scheduler:
             reason = FinishReason.LENGTH
         else:
             return
-        del self._states[state.id]
-        self._unseat(state)
+        self._roster.leave(state.id)
         events.append(Finished(state.id, reason))

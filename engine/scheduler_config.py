@@ -17,6 +17,9 @@ class SchedulerConfig:
         policy: what the rank is made of.
         aging_steps: clock ticks of waiting that one level of priority is worth, >= 0.
         max_model_len: tokens of the longest sequence, prompt and output, >= 2.
+        admission_preemption: levels of priority by which a waiting request must exceed a
+            running one to take its place, >= 0; 0: nobody does. FCFS has no levels.
+        max_admission_preemptions: times that one request makes way so, >= 1.
 
     Raises:
         InvalidParam: for the first field that is out of its range.
@@ -28,6 +31,8 @@ class SchedulerConfig:
     policy: SchedPolicy = SchedPolicy.PRIORITY
     aging_steps: int = 100
     max_model_len: int = 8192
+    admission_preemption: int = 0
+    max_admission_preemptions: int = 3
 
     def __post_init__(self) -> None:
         lowest = (
@@ -36,6 +41,8 @@ class SchedulerConfig:
             ("max_waiting", 0),
             ("aging_steps", 0),
             ("max_model_len", 2),
+            ("admission_preemption", 0),
+            ("max_admission_preemptions", 1),
         )
         for name, low in lowest:
             value = getattr(self, name)
@@ -56,6 +63,7 @@ class SchedulerStats:
         waiting: requests in the queue, new and preempted.
         waiting_blocks: blocks that those need for the tokens they have so far.
         preemptions: how often a request lost its blocks, since the start.
+        admission_preemptions: those of them that made way for a newcomer.
         recomputed_tokens: tokens computed again after a preemption, since the start.
         steps: steps planned, since the start.
     """
@@ -66,5 +74,6 @@ class SchedulerStats:
     waiting: int
     waiting_blocks: int
     preemptions: int
+    admission_preemptions: int
     recomputed_tokens: int
     steps: int

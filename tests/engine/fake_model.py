@@ -73,6 +73,7 @@ class FakeModel:
     next_token: NextToken = greedy
     stop_token: int | None = None
     plans: list[ScheduleOutput] = field(default_factory=list)
+    asked: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     generated: dict[int, list[int]] = field(default_factory=dict)
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     memory: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class FakeModel:
     def add(self, prompt: Sequence[int], max_tokens: int = 4, **fields: object) -> int:
         """Queue a request and return its id."""
         id = self.scheduler.add(Request(list(prompt), max_tokens, **fields))  # type: ignore[arg-type]
+        self.asked[id] = (list(prompt), max_tokens)
         self.generated[id] = []
         return id
 

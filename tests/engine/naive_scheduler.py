@@ -14,10 +14,12 @@ class Job:
     prompt: list[int]
     generated: list[int]
     max_tokens: int
+    priority: int
     key: tuple[int, int, int]
     blocks: list[int] | None = None
     computed: int = 0
     been_preempted: bool = False
+    made_way: int = 0
     ever_computed: set[int] = field(default_factory=set)
 
     @property
@@ -38,10 +40,13 @@ class NaiveScheduler:
     block_tokens: int
     total_blocks: int
     max_chunk: int | None
+    levels: int = 0
+    most_made_way: int = 3
     jobs: dict[int, Job] = field(default_factory=dict)
     added: int = 0
     steps: int = 0
     preemptions: int = 0
+    admission_preemptions: int = 0
     recomputed: int = 0
     planned: list[tuple[int, int]] = field(default_factory=list)
 
@@ -83,7 +88,8 @@ class NaiveScheduler:
         self.added += 1
         when = self.steps if arrival is None else arrival
         urgency = priority * self.aging - when if self.priority_policy else 0
-        self.jobs[id] = Job(list(prompt), list(generated), max_tokens, (-urgency, when, id))
+        key = (-urgency, when, id)
+        self.jobs[id] = Job(list(prompt), list(generated), max_tokens, priority, key)
         return id
 
     def abort(self, id: int) -> None:
@@ -132,20 +138,50 @@ class NaiveScheduler:
                 chunks.append((id, job.computed, size, job.computed + size == job.total))
                 budget -= size
 
-        for id in self.in_order(waiting=True):
+        while not blocked and self.in_order(waiting=True):
+            id = self.in_order(waiting=True)[0]
             job = self.jobs[id]
-            size = self.chunk(job.total, budget, not chunks and not decodes)
-            seats_left = len(self.in_order(waiting=False)) < self.max_seqs
-            needed = self.need(job.total)
-            if blocked or not seats_left or size == 0 or needed > len(self.free()):
+            victims = self.victims(id)
+            if victims is None:
                 break
-            job.blocks = self.free()[:needed]
-            chunks.append((id, 0, size, size == job.total))
-            budget -= size
+            other_chunks = [chunk for chunk in chunks if chunk[0] not in victims]
+            other_decodes = [one for one in decodes if one not in victims]
+            budget = self.max_batch_tokens - len(other_decodes)
+            budget -= sum(length for _, _, length, _ in other_chunks)
+            size = self.chunk(job.total, budget, not other_chunks and not other_decodes)
+            if size == 0:
+                break
+            for victim in victims:
+                self.preempt(victim)
+                self.jobs[victim].made_way += 1
+                self.admission_preemptions += 1
+            preempted += victims
+            job.blocks = self.free()[: self.need(job.total)]
+            chunks = [*other_chunks, (id, 0, size, size == job.total)]
+            decodes = other_decodes
 
         self.planned = [(id, start + size) for id, start, size, _ in chunks]
         self.planned += [(id, self.jobs[id].total) for id in decodes]
         return chunks, decodes, preempted
+
+    def victims(self, id: int) -> list[int] | None:
+        """The fewest of the lowest running ones without whom ``id`` has a place."""
+        running = self.in_order(waiting=False)
+        for count in range(len(running) + 1):
+            others, gone = running[: len(running) - count], running[len(running) - count :]
+            if not all(self.makes_way(one, id) for one in gone):
+                return None
+            held = sum(len(self.jobs[one].blocks or []) for one in others)
+            enough = held + self.need(self.jobs[id].total) <= self.total_blocks
+            if enough and len(others) < self.max_seqs:
+                return gone[::-1]
+        return None
+
+    def makes_way(self, id: int, newcomer: int) -> bool:
+        job, other = self.jobs[id], self.jobs[newcomer]
+        if self.levels == 0 or not self.priority_policy or job.made_way >= self.most_made_way:
+            return False
+        return other.key < job.key and other.priority - job.priority >= self.levels
 
     def preempt(self, id: int) -> None:
         job = self.jobs[id]

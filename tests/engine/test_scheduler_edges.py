@@ -30,6 +30,8 @@ from tests.engine.fake_model import FakeModel, answer, make_scheduler
         ("aging_steps", -1),
         ("max_model_len", 1),
         ("max_seqs", 2.0),
+        ("admission_preemption", -1),
+        ("max_admission_preemptions", 0),
         ("policy", "lottery"),
     ],
 )

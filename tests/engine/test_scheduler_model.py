@@ -35,6 +35,9 @@ def mostly(usual: int, *others: int) -> st.SearchStrategy[int]:
     return st.sampled_from([usual] * 8 + list(others))
 
 
+# Levels of admission preemption, and how often one request makes way.
+options = st.tuples(mostly(1, 2, 4, 0, 0, 0, 0), st.integers(1, 3))
+
 # Requests that a small pool holds one by one, but not together.
 crowd = st.lists(
     st.tuples(st.integers(1, 7), mostly(10, 12, 2), st.integers(0, 4)), min_size=3, max_size=6
@@ -47,13 +50,14 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
     @initialize(
         max_seqs=mostly(4, 6, 1),
         max_batch_tokens=mostly(16, 24, 8, 4, 1),
-        max_waiting=mostly(12, 3, 0),
-        policy=st.sampled_from(list(SchedPolicy)),
-        aging=st.integers(0, 5),
+        max_waiting=mostly(24, 3, 0),
+        policy=st.sampled_from([*SchedPolicy, SchedPolicy.PRIORITY]),
+        aging=mostly(4, 2, 1, 0),
         max_model_len=mostly(40, 12, 2),
         block_tokens=st.integers(1, 4),
         room=mostly(20, 24, 30, 3),
         max_chunk=st.sampled_from([None, 1, 3, 50]),
+        option=options,
         jobs=crowd,
     )
     def start(
@@ -67,11 +71,14 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         block_tokens: int,
         room: int,
         max_chunk: int | None,
+        option: tuple[int, int],
         jobs: list[tuple[int, int, int]],
     ) -> None:
         total_blocks = room // block_tokens
         self.real = Scheduler(
-            SchedulerConfig(max_seqs, max_batch_tokens, max_waiting, policy, aging, max_model_len),
+            SchedulerConfig(
+                max_seqs, max_batch_tokens, max_waiting, policy, aging, max_model_len, *option
+            ),
             FreeListBlocks(block_tokens, range(total_blocks)),
             WholePrompt() if max_chunk is None else Chunked(max_chunk),
         )
@@ -85,8 +92,10 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
             block_tokens,
             total_blocks,
             max_chunk,
+            *option,
         )
         self.due: list[int] = []
+        self.tide = 0
         # Any rule may be left out of a whole run, so that there is something to do is not one.
         self.add_several(jobs)
 
@@ -118,6 +127,14 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
     def add_several(self, jobs: list[tuple[int, int, int]]) -> None:
         for length, max_tokens, priority in jobs:
             self.add(length, max_tokens, priority, None, [])
+
+    @rule(lengths=st.lists(st.integers(1, 14), min_size=1, max_size=3), count=st.integers(1, 4))
+    def more_urgent_ones(self, lengths: list[int], count: int) -> None:
+        """Some that most likely outrank all before them, so that others have to make way."""
+        self.tide += 5
+        for length in lengths:
+            self.add(length, 6, self.tide, None, [])
+        self.steps(count)
 
     @rule(data=st.data(), stranger=any_id)
     def abort(self, data: st.DataObject, stranger: int) -> None:
@@ -184,6 +201,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         assert stats.waiting_blocks == naive.waiting_blocks()
         assert stats.free_blocks == real.blocks.free_blocks == len(naive.free())
         assert (stats.preemptions, stats.steps) == (naive.preemptions, naive.steps)
+        assert stats.admission_preemptions == naive.admission_preemptions
         assert stats.recomputed_tokens == naive.recomputed
         assert real.unfinished() == len(naive.jobs)
         assert real.has_unfinished() == bool(naive.jobs)

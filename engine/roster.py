@@ -1,0 +1,108 @@
+"""The roster: who waits, who runs, and what they add up to.
+
+Invariants between calls:
+- A request is in exactly one of the waiting queue and the running list.
+- A waiting request holds no block and has c = 0; a running one has a block table.
+- The running list is sorted by rank.
+"""
+
+from bisect import bisect_left, insort
+from operator import attrgetter
+
+from engine.blocks import BlockSpace, blocks_for
+from engine.plan import RequestState
+from engine.waiting import WaitingQueue
+
+_by_rank = attrgetter("rank")
+
+
+class Roster:
+    """All unfinished requests.
+
+    Attributes:
+        states: every one of them, by id; not to be changed from outside.
+        running: those that hold blocks, highest rank first; not to be changed from outside.
+        waiting_blocks: blocks that the waiting ones need for the tokens they have so far.
+        fresh: waiting ones that never ran.
+        preemptions: how often a running one was put back into the queue.
+        admission_preemptions: how often that was to make way for a newcomer.
+    """
+
+    def __init__(self, blocks: BlockSpace) -> None:
+        """Start with nobody; ``blocks`` is the memory that running requests hold."""
+        self.states: dict[int, RequestState] = {}
+        self.running: list[RequestState] = []
+        self.waiting_blocks = 0
+        self.fresh = 0
+        self.preemptions = 0
+        self.admission_preemptions = 0
+        self._blocks = blocks
+        self._queue = WaitingQueue()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait, new and preempted."""
+        return len(self._queue)
+
+    def head(self) -> RequestState | None:
+        """Return the highest-ranked waiting request, None if nobody waits."""
+        return self.states[self._queue.peek()] if self._queue else None
+
+    def join(self, state: RequestState) -> None:
+        """Queue a new request."""
+        self.states[state.id] = state
+        self._enqueue(state)
+
+    def leave(self, id: int) -> None:
+        """Forget a request, wherever it is; its blocks are free. An unknown one is left alone."""
+        state = self.states.pop(id, None)
+        if state is None:
+            return
+        if state.seated:
+            self._unseat(state)
+        else:
+            self._queue.discard(id)
+            self._count(state, -1)
+
+    def seat_head(self) -> None:
+        """Move the highest-ranked waiting request to the running ones.
+
+        Raises:
+            NoCapacity: too few blocks are free for its tokens; it goes on waiting.
+        """
+        state = self.states[self._queue.peek()]
+        allocation = self._blocks.allocate(state.id, state.tokens)
+        self._queue.pop()
+        self._count(state, -1)
+        # Whatever a cache holds, one token is left to compute: its logits are needed.
+        state.computed = min(allocation.cached_tokens, len(state.tokens) - 1)
+        state.seated = True
+        insort(self.running, state, key=_by_rank)
+
+    def preempt(self, state: RequestState) -> None:
+        """Put a running request back into the queue, with nothing computed."""
+        self._unseat(state)
+        state.high = max(state.high, state.computed)
+        state.computed = 0
+        state.preempted = True
+        self.preemptions += 1
+        self._enqueue(state)
+
+    def make_way(self, state: RequestState) -> None:
+        """Preempt a running request for a newcomer; it is counted with both."""
+        self.preempt(state)
+        state.admission_preemptions += 1
+        self.admission_preemptions += 1
+
+    def _enqueue(self, state: RequestState) -> None:
+        self._queue.push(state.rank, state.id)
+        self._count(state, 1)
+
+    def _count(self, state: RequestState, sign: int) -> None:
+        self.waiting_blocks += sign * blocks_for(len(state.tokens), self._blocks.block_tokens)
+        self.fresh += sign * (not state.preempted)
+
+    def _unseat(self, state: RequestState) -> None:
+        del self.running[bisect_left(self.running, state.rank, key=_by_rank)]
+        state.seated = False
+        self._blocks.release(state.id, state.tokens[: state.computed])
