@@ -49,6 +49,9 @@ class EngineConfig:
         max_waiting: requests that may wait for their first admission.
         policy: how requests are ordered.
         aging: ticks of the clock that one level of priority is worth.
+        admission_preemption: levels of priority by which a waiting request must exceed a
+            running one to take its place; 0: nobody does.
+        max_admission_preemptions: times that one request makes way so.
         prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
         threads: CPU threads of the model; None leaves torch's choice.
         allow_variance: serve even if the start-up check finds that bits vary.
@@ -66,6 +69,8 @@ class EngineConfig:
     max_waiting: int = 256
     policy: SchedPolicy = SchedPolicy.PRIORITY
     aging: int = 100
+    admission_preemption: int = 0
+    max_admission_preemptions: int = 3
     prefill_chunk: int | None = 512
     threads: int | None = None
     allow_variance: bool = False
@@ -132,6 +137,8 @@ def build_engine(
             policy=config.policy,
             aging_steps=config.aging,
             max_model_len=max_model_len,
+            admission_preemption=config.admission_preemption,
+            max_admission_preemptions=config.max_admission_preemptions,
         ),
         FreeListBlocks(config.block_tokens, range(num_blocks)),
         _prefill_policy(config),
@@ -149,9 +156,16 @@ def build_engine(
 
 def _require_settings(config: EngineConfig) -> None:
     """Refuse at once, and by the caller's names, what would fail after the model is loaded."""
-    for name in ("block_tokens", "max_num_seqs", "max_batch_tokens"):
+    lowest = (
+        ("block_tokens", 1),
+        ("max_num_seqs", 1),
+        ("max_batch_tokens", 1),
+        ("admission_preemption", 0),
+        ("max_admission_preemptions", 1),
+    )
+    for name, low in lowest:
         value = getattr(config, name)
-        require(is_int(value, 1), name, value, "an integer from 1")
+        require(is_int(value, low), name, value, f"an integer from {low}")
     for name in ("num_blocks", "prefill_chunk", "threads"):
         value = getattr(config, name)
         require(value is None or is_int(value, 1), name, value, "an integer from 1")

@@ -19,13 +19,14 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: what is asked and how its tokens are drawn."""
+    """One request: what is asked, how its tokens are drawn, and before which step it comes."""
 
     prompt: tuple[int, ...]
     max_tokens: int
     params: SamplingParams = GREEDY
     seed: int = 0
     priority: int = 0
+    step: int = 0
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Run:
 
     answers: list[Answer]
     preemptions: int
+    admission_preemptions: int
 
 
 def run(
@@ -50,40 +52,52 @@ def run(
     num_blocks: int | None = None,
     prefill: PrefillPolicy | None = None,
     max_batch_tokens: int = 512,
+    max_seqs: int = 64,
+    admission_preemption: int = 0,
 ) -> Run:
-    """Run the jobs together over the first ``num_blocks`` blocks of the runner's pool."""
+    """Run the jobs over the first ``num_blocks`` blocks of the runner's pool."""
     pool = runner.pool
     scheduler = Scheduler(
         SchedulerConfig(
-            max_seqs=64, max_batch_tokens=max_batch_tokens, max_waiting=64, max_model_len=2048
+            max_seqs=max_seqs,
+            max_batch_tokens=max_batch_tokens,
+            max_waiting=64,
+            max_model_len=2048,
+            admission_preemption=admission_preemption,
         ),
         FreeListBlocks(pool.block_tokens, range(num_blocks or pool.num_blocks)),
         prefill or WholePrompt(),
     )
     vocab = None
-    ids = [scheduler.add(Request(list(j.prompt), j.max_tokens, j.priority)) for j in jobs]
-    job_of = dict(zip(ids, jobs, strict=True))
-    answers = {id: Answer([], []) for id in ids}
-    while scheduler.has_unfinished():
+    todo = sorted(enumerate(jobs), key=lambda numbered: numbered[1].step)
+    job_of: dict[int, Job] = {}
+    answers = [Answer([], []) for _ in jobs]
+    answer_of: dict[int, Answer] = {}
+    while scheduler.has_unfinished() or todo:
+        while todo and todo[0][1].step <= scheduler.stats().steps:
+            at, job = todo.pop(0)
+            id = scheduler.add(Request(list(job.prompt), job.max_tokens, job.priority))
+            job_of[id], answer_of[id] = job, answers[at]
         plan = scheduler.schedule()
         check_invariants(scheduler)
         logits = runner.forward(runner.prepare(plan, scheduler))
         rows = [chunk.id for chunk in plan.prefill if chunk.last] + list(plan.decode)
         vocab = vocab or Sampler(logits.shape[1])
         samples = [
-            SampleRow(job_of[id].params, job_of[id].seed, job_of[id].prompt, answers[id].tokens)
+            SampleRow(job_of[id].params, job_of[id].seed, job_of[id].prompt, answer_of[id].tokens)
             for id in rows
         ]
         tokens = [int(token) for token in vocab.sample(logits, samples)]  # type: ignore[arg-type]
         for id, row in zip(rows, logits, strict=True):
-            answers[id].logits.append(row)
+            answer_of[id].logits.append(row)
         outputs = [StepOutput(id, token) for id, token in zip(rows, tokens, strict=True)]
         for event in scheduler.on_step(outputs):
             if isinstance(event, Token):
-                answers[event.id].tokens.append(event.token)
+                answer_of[event.id].tokens.append(event.token)
         check_invariants(scheduler)
     assert scheduler.blocks.free_blocks == scheduler.blocks.total_blocks
-    return Run(list(answers.values()), scheduler.stats().preemptions)
+    stats = scheduler.stats()
+    return Run(answers, stats.preemptions, stats.admission_preemptions)
 
 
 def same_bits(a: Answer, b: Answer) -> bool:

@@ -72,6 +72,7 @@ class Bench:
         eos: int = EOS,
         monotonic: Callable[[], float] = time.monotonic,
         debug: bool = False,
+        admission_preemption: int = 0,
     ) -> None:
         self.inbox = Inbox()
         self.blocks = FreeListBlocks(4, range(num_blocks))
@@ -79,7 +80,11 @@ class Bench:
         self.runner.before = lambda batch: None
         scheduler = Scheduler(
             SchedulerConfig(
-                max_seqs=max_seqs, max_batch_tokens=64, max_waiting=max_waiting, max_model_len=120
+                max_seqs=max_seqs,
+                max_batch_tokens=64,
+                max_waiting=max_waiting,
+                max_model_len=120,
+                admission_preemption=admission_preemption,
             ),
             self.blocks,
             Chunked(16),

@@ -28,6 +28,36 @@ def test_a_built_engine_generates(tiny_model_dir: Path) -> None:
     assert sum(len(delta.tokens) for report in reports for delta in report.deltas) == 3
 
 
+def test_admission_preemption_reaches_the_scheduler(tiny_model_dir: Path) -> None:
+    """Off, or bounded by another number than was set, an urgent request waits for ever."""
+    order: list[str] = []
+
+    def note(report: StepReport) -> None:
+        order.extend(delta.key for delta in report.deltas if delta.finish is not None)
+
+    config = EngineConfig(
+        model=str(tiny_model_dir),
+        num_blocks=8,
+        max_num_seqs=1,
+        threads=1,
+        admission_preemption=2,
+        max_admission_preemptions=1,
+    )
+    engine, _ = build_engine(config, note)
+    params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
+    engine.submit(Submission("low", (5, 6, 7), params))
+    engine.step()
+    engine.submit(Submission("first", (5, 6, 7), params, priority=2))
+    while not order:
+        engine.step()
+    engine.step()
+    engine.submit(Submission("second", (5, 6, 7), params, priority=2))
+    while engine.keys():
+        engine.step()
+    assert order == ["first", "low", "second"]
+    assert engine.stats().admission_preemptions == 1
+
+
 def test_without_num_blocks_the_pool_is_no_larger_than_could_be_used(tiny_model_dir: Path) -> None:
     assert build(tiny_model_dir, max_num_seqs=3).total_blocks == 3 * 128 // 16
 
@@ -57,6 +87,8 @@ def test_another_version_of_the_models_code_has_another_fingerprint(
         ({"num_blocks": 1 << 40}, r"num_blocks must be at most \d+, which is what memory holds"),
         ({"num_blocks": 8, "block_tokens": 0}, "block_tokens must be an integer from 1, not 0"),
         ({"max_num_seqs": 0}, "max_num_seqs must be an integer from 1, not 0"),
+        ({"admission_preemption": -1}, "admission_preemption must be an integer from 0, not -1"),
+        ({"max_admission_preemptions": 0}, "max_admission_preemptions must be .* from 1, not 0"),
         ({"prefill_chunk": 0}, "prefill_chunk must be an integer from 1, not 0"),
         ({"threads": 0}, "threads must be an integer from 1, not 0"),
         ({"device": "abacus"}, "device must be auto, cpu or cuda, not 'abacus'"),

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from torch import Tensor
@@ -119,6 +120,59 @@ def test_priority_and_arrival_reach_the_scheduler(urgent: dict[str, int]) -> Non
     bench.engine.submit(Submission("first", (5, 6), params, **urgent))
     bench.run()
     assert [delta.key for delta in bench.inbox.deltas] == ["first"] * 2 + ["later"] * 2
+
+
+SEEDED = SamplingParams(
+    max_tokens=9,
+    temperature=1.0,
+    seed=11,
+    frequency_penalty=0.8,
+    presence_penalty=0.4,
+    ignore_eos=True,
+)
+
+
+def disturbed(bench: Bench, params: SamplingParams, steps: int) -> None:
+    """Let a request of priority 0 make so many steps, then make way for an urgent one."""
+    bench.engine.submit(Submission("victim", (5, 6, 7), params))
+    for _ in range(steps):
+        bench.engine.step()
+    bench.engine.submit(Submission("urgent", (8, 9), params, priority=2))
+    bench.engine.step()
+    stats = bench.engine.stats()
+    assert (stats.admission_preemptions, stats.running, stats.waiting) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_who_made_way_goes_on_with_the_same_text(temperature: float, steps: int) -> None:
+    """Draws at other positions, penalties that forget, or text that is sent twice."""
+    params = replace(SEEDED, temperature=temperature)
+    bench = Bench(max_seqs=1, admission_preemption=2, debug=True)
+    disturbed(bench, params, steps)
+    bench.run()
+    for key, prompt in (("urgent", (8, 9)), ("victim", (5, 6, 7))):
+        alone = Bench()
+        alone.engine.submit(Submission(key, prompt, params))
+        alone.run()
+        assert bench.inbox.tokens(key) == alone.inbox.tokens(key)
+        assert bench.inbox.text(key) == alone.inbox.text(key)
+    last = [delta.key for delta in bench.inbox.deltas if delta.finish is not None]
+    assert last == ["urgent", "victim"]
+
+
+@pytest.mark.parametrize("aborted", ["victim", "urgent"])
+def test_one_of_them_is_aborted_while_the_other_has_its_place(aborted: str) -> None:
+    """Blocks of the one that made way freed twice, or those of the urgent one never."""
+    bench = Bench(max_seqs=1, admission_preemption=2, debug=True)
+    disturbed(bench, SEEDED, steps=3)
+    before = len(bench.inbox.of(aborted))
+    assert bench.engine.abort(aborted)
+    bench.run()
+    (other,) = {"victim", "urgent"} - {aborted}
+    assert len(bench.inbox.of(aborted)) == before
+    assert len(bench.inbox.tokens(other)) == 9
+    assert bench.blocks.free_blocks == bench.blocks.total_blocks
 
 
 def test_progress_counts_from_the_last_step_or_from_the_end_of_idleness() -> None:

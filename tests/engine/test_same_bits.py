@@ -4,6 +4,7 @@ Every comparison is exact, of tokens and of logits, in both dtypes.
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,32 @@ def test_preemption_recomputes_and_keeps_outputs(runner: ModelRunner) -> None:
     assert roomy.preemptions == 0
     assert tight.preemptions > 0
     for i, (a, b) in enumerate(zip(tight.answers, roomy.answers, strict=True)):
+        assert same_bits(a, b), f"request {i}"
+
+
+@pytest.mark.parametrize(("seats", "num_blocks"), [(3, None), (64, 9)], ids=["seats", "blocks"])
+def test_admission_preemption_keeps_outputs(
+    runner: ModelRunner, seats: int, num_blocks: int | None
+) -> None:
+    """Whoever made way for an urgent newcomer says what it would have said, to the bit."""
+    rng = random.Random(8)
+    requests = [
+        Job(
+            prompt=tuple(rng.randrange(17, 40_000) for _ in range(40)),
+            max_tokens=8,
+            params=SEEDED if i % 2 else GREEDY,
+            seed=i,
+            priority=0 if i < 3 else 5,
+            step=0 if i < 3 else i + 2,
+        )
+        for i in range(5)
+    ]
+    undisturbed = run(runner, [replace(job, step=0) for job in requests])
+    pressed = run(
+        runner, requests, num_blocks, max_seqs=seats, prefill=Chunked(16), admission_preemption=2
+    )
+    assert (undisturbed.preemptions, pressed.admission_preemptions) == (0, 2)
+    for i, (a, b) in enumerate(zip(pressed.answers, undisturbed.answers, strict=True)):
         assert same_bits(a, b), f"request {i}"
 
 
