@@ -91,6 +91,18 @@ def serve_environment() -> dict[str, str]:
         # A gateway that comes or goes makes Serve start a new HAProxy. The old one ends with
         # its last stream, or after so long: above the longest stream, not two minutes.
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
+        # A gateway that dies before it has answered takes no request with it: HAProxy sends
+        # them to another. Nothing is done twice by that, since the requests of a dead gateway
+        # are aborted. Three times at most, as often as a request may lose its replica: one
+        # that kills gateways must not kill them all.
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_RETRIES": "3",
+        # Only what fits HAProxy's buffer can be sent again: prompts of up to about 30,000
+        # tokens. A request holds one such buffer until its answer begins.
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "131072",
+        # Replicas tell Serve's autoscaling what the router knows this often; the default of
+        # 10 s is longer than a burst.
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
     }
 
 

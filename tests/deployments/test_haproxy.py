@@ -1,19 +1,257 @@
-"""HAProxy as Serve is to run it."""
+"""HAProxy as Serve is to run it: Ray's own template, a real HAProxy, gateways that fail."""
 
+import contextlib
+import http.client
+import http.server
+import json
 import os
+import socket
 import stat
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+from ray.serve.config import HTTPOptions
 
 from deployments import haproxy
+from deployments.launch import free_ports, serve_environment
+from deployments.openai.errors import no_replica
+from tests.deployments.conftest import eventually
+
+BINARY = haproxy.haproxy_binary()
+needs_haproxy = pytest.mark.skipif(BINARY is None, reason="there is no HAProxy here")
+
+UNAVAILABLE = no_replica(5.0).envelope()
 
 
-def stand_in(folder: Path) -> str:
-    """A program that prints its arguments."""
+class Gateway(http.server.ThreadingHTTPServer):
+    """Answers with what it got; or, by the path, with nonsense, with an error, or not at all."""
+
+    def __init__(self, *, dead: bool = False) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.dead = dead
+        self.requests: list[str] = []
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[int]:
+        thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        thread.start()
+        with self:
+            yield self.server_port
+            self.shutdown()
+            thread.join()
+
+    def handle_error(self, *_: object) -> None:
+        """HAProxy drops its health checks as soon as it has seen the status."""
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Gateway
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/-/healthz":
+            self.answer(200, {})
+            return
+        self.server.requests.append(self.path)
+        if self.server.dead:
+            self.close_connection = True
+        elif self.path == "/nonsense":
+            self.wfile.write(b"hello\r\n\r\n")
+            self.close_connection = True
+        elif self.path == "/full":
+            self.answer(503, {"error": "mine"})
+        else:
+            self.answer(200, {"length": len(body), "id": self.headers["x-request-id"]})
+
+    do_GET = do_POST  # noqa: N815
+
+    def answer(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Front:
+    """HAProxy with the configuration that Serve makes for these gateways, as we revise it.
+
+    Args:
+        gateways: their ports; None while there is no application.
+    """
+
+    def __init__(self, folder: Path, gateways: list[int] | None) -> None:
+        self.port, self.stats, metrics = free_ports(3)
+        environ = serve_environment()
+        # As Serve reads them when it is imported.
+        config = HAProxyConfig(
+            socket_path=str(folder / "admin.sock"),
+            server_state_base=str(folder),
+            server_state_file=str(folder / "state"),
+            metrics_socket_path=str(folder / "metrics.sock"),
+            stats_port=self.stats,
+            metrics_port=metrics,
+            nbthread=1,
+            retry_on=environ["RAY_SERVE_HAPROXY_RETRY_ON"],
+            retries=int(environ["RAY_SERVE_HAPROXY_RETRIES"]),
+            bufsize=int(environ["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"]),
+            http_options=HTTPOptions(host="127.0.0.1", port=self.port),
+            is_head=True,
+        )
+        self.config = folder / "haproxy.cfg"
+        serve = HAProxyApi(config, config_file_path=str(self.config))
+        if gateways is not None:
+            servers = [ServerConfig(f"gateway-{port}", "127.0.0.1", port) for port in gateways]
+            backend = BackendConfig("http-tidegate", "/", servers=servers, app_name="tidegate")
+            serve.set_backend_configs({backend.name: backend})
+        serve._generate_config_file_internal()
+        assert BINARY is not None
+        script = haproxy.wrap_haproxy(BINARY, folder)
+        self.process = subprocess.Popen(
+            [script, "-db", "-f", self.config, "-dR"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        eventually(lambda: socket.create_connection(("127.0.0.1", self.port)).close() is None)
+
+    def ask(
+        self, path: str, body: bytes = b"", *, method: str = "POST", **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        """Send a request, its body in a packet of its own as most clients do."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.putrequest(method, path)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        connection.send(body)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, found, json.loads(content)
+
+
+@contextlib.contextmanager
+def front(folder: Path, gateways: list[int] | None) -> Iterator[Front]:
+    one = Front(folder, gateways)
+    try:
+        yield one
+    finally:
+        one.process.terminate()
+        one.process.wait(10)
+
+
+def assert_unavailable(answer: tuple[int, dict[str, str], Any]) -> None:
+    status, headers, content = answer
+    assert (status, content) == (503, UNAVAILABLE)
+    assert headers["content-type"] == "application/json"
+    assert headers["retry-after"] == "5"
+    assert 4000 < int(headers["retry-after-ms"]) <= 5000
+
+
+# ---- on Ray's template: when one of these turns red, Ray has changed it ----------------
+
+
+@needs_haproxy
+@pytest.mark.parametrize("path", ["/health", "/v1/completions", "/nothing"])
+def test_before_there_is_an_application_all_is_unavailable(tmp_path: Path, path: str) -> None:
+    """Serve says 404, which clients do not try again."""
+    with front(tmp_path, None) as proxy:
+        answer = proxy.ask(path, b"{}", **{"x-request-id": "a b,c"})
+        assert_unavailable(answer)
+        assert answer[1]["x-request-id"] == "a b,c"
+
+
+@needs_haproxy
+@pytest.mark.parametrize("path", ["/health", "/nonsense"])
+def test_a_gateway_that_cannot_be_reached_is_not_a_500(tmp_path: Path, path: str) -> None:
+    """502, 503 and 504 of HAProxy, which Serve all makes a plain 500."""
+    (nobody,) = free_ports(1)
+    running = Gateway().running() if path == "/nonsense" else contextlib.nullcontext(nobody)
+    with running as gateway, front(tmp_path, [gateway]) as proxy:
+        answer = proxy.ask(path, b"{}")
+        assert_unavailable(answer)
+        assert answer[1]["x-request-id"]
+
+
+@needs_haproxy
+def test_what_a_gateway_says_goes_through(tmp_path: Path) -> None:
+    with Gateway().running() as gateway, front(tmp_path, [gateway]) as proxy:
+        status, headers, content = proxy.ask("/full")
+        assert (status, content) == (503, {"error": "mine"})
+        assert "retry-after" not in headers
+        assert proxy.ask("/v1", **{"x-request-id": "mine"})[2]["id"] == "mine"
+        made = {proxy.ask("/v1")[2]["id"] for _ in range(2)}
+        assert len(made) == 2
+        assert None not in made
+
+
+@needs_haproxy
+def test_what_haproxy_refuses_by_itself_wears_the_envelope(tmp_path: Path) -> None:
+    with Gateway().running() as gateway, front(tmp_path, [gateway]) as proxy:
+        status, _, content = proxy.ask("/", method="PRI")
+        assert (status, content) == (400, {"error": haproxy.MALFORMED})
+        status, _, content = proxy.ask(f"127.0.0.1:{proxy.port}", method="CONNECT")
+        assert (status, content) == (404, {"error": haproxy.NOT_FOUND})
+
+
+@needs_haproxy
+@pytest.mark.parametrize("size", [2, 100_000])
+def test_a_request_survives_its_gateway(tmp_path: Path, size: int) -> None:
+    """It died before it answered: another one gets the request, its body and its id."""
+    dead, alive = Gateway(dead=True), Gateway()
+    with (
+        dead.running() as first,
+        alive.running() as second,
+        front(tmp_path, [first, second]) as proxy,
+    ):
+        for number in range(4):
+            name = str(number)
+            status, _, content = proxy.ask("/v1", b"x" * size, **{"x-request-id": name})
+            assert (status, content) == (200, {"length": size, "id": name})
+    assert dead.requests
+    assert len(alive.requests) == 4
+
+
+@needs_haproxy
+def test_a_request_that_kills_gateways_does_not_kill_them_all(tmp_path: Path) -> None:
+    deadly = Gateway(dead=True)
+    with (
+        deadly.running() as gateway,
+        front(tmp_path, [gateway]) as proxy,
+        # HAProxy's answer, or none if the last try went over a connection that was in use.
+        contextlib.suppress(http.client.RemoteDisconnected),
+    ):
+        assert_unavailable(proxy.ask("/v1"))
+    assert len(deadly.requests) == 4
+
+
+@needs_haproxy
+def test_its_own_pages_listen_on_this_machine_alone(tmp_path: Path) -> None:
+    """Serve's configuration shows HAProxy's statistics to the whole network."""
+    with front(tmp_path, None) as proxy:
+        binds = [line.split() for line in proxy.config.read_text().splitlines() if "bind " in line]
+        assert len(binds) == 3
+        assert all(address.startswith("127.0.0.1:") for _, address in binds)
+
+
+# ---- without Ray -----------------------------------------------------------------------
+
+
+def stand_in(folder: Path, check: str = "exit 0") -> str:
+    """A program that prints its arguments; ``check`` is what it does when asked with -c."""
     program = folder / "real haproxy"
-    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then {check}; fi\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
     return str(program)
 
@@ -24,37 +262,51 @@ def test_both_ways_run_it_without_splicing_and_pass_everything_on(
     """With splicing HAProxy 2.8 may not notice that a client has left."""
     binary = stand_in(tmp_path)
     config = tmp_path / "a file"
-    config.touch()
     arguments = ["-f", str(config), "-sf", "12"]
     script = haproxy.wrap_haproxy(binary, tmp_path)
     assert script.stat().st_mode & stat.S_IXUSR
+    config.write_text("listen stats\n  bind *:8404\ndefaults\n")
     done = subprocess.run([script, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["-dS", *arguments]
+    assert "bind 127.0.0.1:8404\n" in config.read_text()
 
     called: list[list[str]] = []
     monkeypatch.setattr(haproxy, "haproxy_binary", lambda: binary)
     monkeypatch.setattr(haproxy.sys, "argv", ["tidegate-haproxy", *arguments])
     monkeypatch.setattr(os, "execv", lambda path, argv: called.append([path, *argv]))
+    config.write_text("listen stats\n  bind *:8404\ndefaults\n")
     haproxy.main()
     assert called == [[binary, binary, "-dS", *arguments]]
+    # On a cluster others may want to see them.
+    assert "bind *:8404\ndefaults\n    option http-buffer-request\n" in config.read_text()
 
 
-def test_its_own_pages_listen_on_this_machine_alone(tmp_path: Path) -> None:
-    """Serve's configuration shows HAProxy's statistics to the whole network."""
+@pytest.mark.parametrize("text", ["", "another template\nbackend x\n"])
+def test_a_template_that_is_not_known_is_left_alone(text: str) -> None:
+    assert haproxy.revised(text, local=False) == text
+
+
+def test_what_haproxy_does_not_take_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Better Serve's own answers than no HAProxy."""
     config = tmp_path / "haproxy.cfg"
-    config.write_text(
-        "frontend metrics\n    bind :9101\nfrontend api\n    bind 0.0.0.0:8000\n"
-        "listen stats\n  bind *:8404\n"
-    )
-    script = haproxy.wrap_haproxy(stand_in(tmp_path), tmp_path)
-    subprocess.run([script, "-db", "-f", config], check=True)
-    assert config.read_text() == (
-        "frontend metrics\n    bind 127.0.0.1:9101\nfrontend api\n    bind 0.0.0.0:8000\n"
-        "listen stats\n  bind 127.0.0.1:8404\n"
-    )
+    config.write_text("defaults\n")
+    haproxy.revise(stand_in(tmp_path, "echo 'unknown keyword' >&2; exit 1"), config, local=True)
+    assert config.read_text() == "defaults\n"
+    assert "unknown keyword" in capsys.readouterr().err
+    haproxy.revise(stand_in(tmp_path), tmp_path / "missing", local=True)
+    assert "missing" in capsys.readouterr().err
 
 
 def test_no_haproxy_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(haproxy, "haproxy_binary", lambda: None)
     with pytest.raises(SystemExit, match="there is no HAProxy"):
         haproxy.main()
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    """What it imports keeps HAProxy waiting, at each change of the gateways."""
+    command = [sys.executable, "-I", "-S", haproxy.__file__]
+    done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, check=False)
+    assert "there is no HAProxy" in done.stderr
