@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TypeAlias
 
-from deployments.channel import detached
+from deployments.calls import detached
 from deployments.dispatch import Failed, Refused, Sequence
 from deployments.messages import Event, RefusalKind
 from deployments.openai.call import Call, Choice, Job, Usage

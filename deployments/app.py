@@ -8,6 +8,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
+from deployments.autoscaling import autoscaling_config
 from deployments.config import ServeConfig
 from deployments.gateway import Gateway
 from deployments.pinning import PinnedRequestRouter
@@ -22,6 +23,8 @@ _UNLIMITED = 100_000
 # The work is done in torch's own threads; what Ray counts as CPUs only has to find room on
 # small machines.
 _SMALL_CPU = 0.1
+# From a replica's last request to its end: streams close, the router hears of it.
+_GOODBYE_S = 10.0
 
 
 def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
@@ -36,58 +39,76 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
         ConfigError: unknown setting or wrong value.
     """
     config = args if isinstance(args, ServeConfig) else ServeConfig.of(args, os.environ)
-    # Short periods: a dead replica is noticed and replaced within seconds.
-    common: dict[str, Any] = {
-        "max_ongoing_requests": _UNLIMITED,
-        "health_check_period_s": 1.0,
-        "health_check_timeout_s": 10.0,
-        "graceful_shutdown_wait_loop_s": 0.2,
-        # A line for each call between our own deployments would cost more than the call.
-        "logging_config": {
-            "enable_access_log": False,
-            "log_level": config.log_level.upper(),
-        },
-    }
-    router = _deployment(Router).options(
-        name="Router",
+    inner = config.without_key()
+    router = _router(config).bind(inner)
+    return _gateway(config).bind(config, router, _replica(config).bind(inner, router))
+
+
+def _router(config: ServeConfig) -> serve.Deployment:
+    return _deployment(
+        Router,
+        config,
         num_replicas=1,
         ray_actor_options={"num_cpus": _SMALL_CPU},
         graceful_shutdown_timeout_s=1.0,
-        **common,
     )
-    replica = _deployment(Replica).options(
-        name="Replica",
-        num_replicas=config.replicas,
+
+
+def _replica(config: ServeConfig) -> serve.Deployment:
+    if config.autoscaling == "off":
+        number: dict[str, Any] = {"num_replicas": config.replicas}
+    else:
+        number = {"autoscaling_config": autoscaling_config(config)}
+    if config.max_replicas_per_node is not None:
+        number["max_replicas_per_node"] = config.max_replicas_per_node
+    return _deployment(
+        Replica,
+        config,
+        **number,
         ray_actor_options=_replica_resources(config),
         request_router_config=RequestRouterConfig(
             request_router_class=PinnedRequestRouter  # type: ignore[arg-type]
         ),
-        graceful_shutdown_timeout_s=1.0,
+        graceful_shutdown_timeout_s=config.drain_s + _GOODBYE_S,
+        max_surge_percent=config.surge_percent,
         max_constructor_retry_count=2,
-        **common,
     )
-    gateway = _deployment(serve.ingress()(Gateway)).options(
-        name="Gateway",
+
+
+def _gateway(config: ServeConfig) -> serve.Deployment:
+    return _deployment(
+        serve.ingress()(Gateway),
+        config,
         num_replicas=config.gateways,
         ray_actor_options={"num_cpus": _SMALL_CPU},
-        graceful_shutdown_timeout_s=config.drain_s,
-        **common,
+        graceful_shutdown_timeout_s=config.gateway_drain_s,
+        # There is always one that takes new requests.
+        max_surge_percent=100,
     )
-    inner = config.without_key()
-    place = router.bind(inner)
-    return gateway.bind(config, place, replica.bind(inner, place))
 
 
-def _deployment(cls: type) -> serve.Deployment:
+def _deployment(cls: type, config: ServeConfig, **options: Any) -> serve.Deployment:
     # Without the decorator's syntax, so that the classes stay plain and testable.
-    return serve.deployment(cls)  # type: ignore[return-value]
+    plain: serve.Deployment = serve.deployment(cls)  # type: ignore[assignment]
+    return plain.options(
+        name=cls.__name__,
+        max_ongoing_requests=_UNLIMITED,
+        # Short periods: a dead replica is noticed and replaced within seconds.
+        health_check_period_s=1.0,
+        health_check_timeout_s=10.0,
+        graceful_shutdown_wait_loop_s=0.2,
+        # A line for each call between our own deployments would cost more than the call.
+        logging_config={"enable_access_log": False, "log_level": config.log_level.upper()},
+        **options,
+    )
 
 
 def _replica_resources(config: ServeConfig) -> dict[str, Any]:
-    threads = str(config.threads_per_replica)
+    gpus = config.num_gpus_per_replica
     return {
-        "num_cpus": _SMALL_CPU,
-        "num_gpus": config.num_gpus_per_replica,
+        # So machines with GPUs and, for Ray, no CPUs take replicas alone.
+        "num_cpus": 0 if gpus else _SMALL_CPU,
+        "num_gpus": gpus,
         # Ray would set it to num_cpus, which is none of an engine's business.
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": threads}},
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(config.threads_per_replica)}},
     }

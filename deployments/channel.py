@@ -9,54 +9,18 @@ stands on either side.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextvars import Context
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
-import grpc  # type: ignore[import-untyped]
-from ray.exceptions import NodeDiedError, OwnerDiedError, RayActorError, WorkerCrashedError
-from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from deployments.messages import Batch, Event, Refusal, RefusalKind, ReplicaInfo
+from deployments.calls import Gone, answer_of, detached
+from deployments.messages import Batch, Event, Goodbye, Refusal, RefusalKind, ReplicaInfo
 from engine.submission import Submission
 
-UNREACHABLE = (
-    RayActorError,
-    NodeDiedError,
-    OwnerDiedError,
-    WorkerCrashedError,
-    ReplicaUnavailableError,
-    DeploymentUnavailableError,
-    grpc.RpcError,
-)
-"""What a call raises when the other process is gone; an error of its code is not among them."""
+PING_TIMEOUT_S = 5.0
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-class Gone(Exception):
-    """The process that was called is gone, or was stopped before it answered."""
-
-
-async def answer_of(response: Awaitable[T]) -> T:
-    """Wait for the answer to a call through a Serve handle.
-
-    Raises:
-        Gone: there will be none.
-    """
-    try:
-        return await response
-    except asyncio.CancelledError as error:
-        # Serve raises it also when the other process, being stopped, cancels what it has.
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise Gone("it is being stopped") from error
-    except UNREACHABLE as error:
-        raise Gone(repr(error)) from error
 
 
 class ReplicaLost(Exception):
@@ -65,31 +29,21 @@ class ReplicaLost(Exception):
     Attributes:
         replica: its id.
         reason: what was seen, for logs.
+        certain: it is known to be dead, not just out of reach.
+        left: it was to go, and has said goodbye.
     """
 
-    def __init__(self, replica: str, reason: str) -> None:
+    def __init__(
+        self, replica: str, reason: str, *, certain: bool = False, left: bool = False
+    ) -> None:
         super().__init__(replica, reason)
         self.replica = replica
         self.reason = reason
+        self.certain = certain
+        self.left = left
 
     def __str__(self) -> str:
         return f"lost replica {self.replica}: {self.reason}"
-
-
-_running: set[asyncio.Task[Any]] = set()
-"""Holds detached tasks: the event loop itself would let go of one that nobody waits for."""
-
-
-def detached(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start a task that belongs to no request.
-
-    Serve keeps the current request in a context variable and cancels every call made
-    under it when the client leaves. What must outlive the client starts here.
-    """
-    task = asyncio.get_running_loop().create_task(coroutine, context=Context())
-    _running.add(task)
-    task.add_done_callback(_running.discard)
-    return task
 
 
 Listener: TypeAlias = Callable[["Event | ReplicaLost"], None]
@@ -138,15 +92,16 @@ class HandleLink:
 
     def __init__(self, handle: DeploymentHandle, gateway: str, replica: str) -> None:
         self.replica = replica
+        self.lost: ReplicaLost | None = None
         self._gateway = gateway
         pinned = handle.options(
             session_id=replica, request_serialization="pickle", response_serialization="pickle"
         )
         self._submit = pinned.options(method_name="submit")
         self._abort = pinned.options(method_name="abort")
-        self._stream = pinned.options(method_name="stream", stream=True)
+        self._ping = pinned.options(method_name="ping")
+        self._stream: Any = pinned.options(method_name="stream", stream=True).remote(gateway)
         self._listeners: dict[str, Listener] = {}
-        self._lost: ReplicaLost | None = None
         self.opened: asyncio.Future[ReplicaInfo] = asyncio.get_running_loop().create_future()
 
     @property
@@ -154,10 +109,10 @@ class HandleLink:
         return self.opened.result()
 
     def listen(self, key: str, listener: Listener) -> None:
-        if self._lost is None:
+        if self.lost is None:
             self._listeners[key] = listener
         else:
-            listener(self._lost)
+            listener(self.lost)
 
     def forget(self, key: str) -> None:
         self._listeners.pop(key, None)
@@ -167,9 +122,9 @@ class HandleLink:
         try:
             answer: Refusal | None = await answer_of(call)
         except Gone as error:
-            raise ReplicaLost(self.replica, str(error)) from error
+            raise self.fail(str(error), certain=error.certain) from error
         if answer is not None and answer.kind is RefusalKind.NO_STREAM:
-            raise ReplicaLost(self.replica, "it knows no stream to this gateway")
+            raise self.fail("it knows no stream to this gateway")
         return answer
 
     async def abort(self, keys: Sequence[str]) -> None:
@@ -178,35 +133,60 @@ class HandleLink:
         with contextlib.suppress(Gone):
             await answer_of(call)
 
+    async def answers(self) -> bool:
+        """Whether the replica can be called, its stream aside."""
+        call: Any = self._ping.remote()
+        with contextlib.suppress(Gone, TimeoutError):
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await answer_of(call)
+                return True
+        return False
+
     async def pump(self) -> None:
         """Hand out what comes until the stream ends; then everyone learns of the loss."""
-        reason = "its stream ended"
+        reason, certain, left = "its stream ended", False, False
         try:
-            stream: Any = self._stream.remote(self._gateway)
-            async for message in stream:
-                if self.opened.done():
+            while True:
+                message = await answer_of(anext(self._stream))
+                if isinstance(message, Goodbye):
+                    reason, left = "it is to go", True
+                elif self.opened.done():
                     self._deliver(message)
                 else:
                     self.opened.set_result(message)
-        except UNREACHABLE as error:
-            reason = repr(error)
+        except StopAsyncIteration:
+            pass
+        except Gone as error:
+            reason, certain = str(error), error.certain
+        except Exception:
+            if self.lost is None:  # else it was given up, and its stream cancelled
+                raise
         finally:
-            self._fail(ReplicaLost(self.replica, reason))
+            self.fail(reason, certain=certain, left=left)
 
-    def _deliver(self, batch: Batch) -> None:
-        for event in batch:
-            # No listener: the request was dropped while these tokens were on their way.
-            if (listener := self._listeners.get(event[0])) is not None:
-                listener(event)
+    def fail(self, reason: str, *, certain: bool = False, left: bool = False) -> ReplicaLost:
+        """Give the replica up: everyone learns of it, and the stream from it ends.
 
-    def _fail(self, lost: ReplicaLost) -> None:
-        self._lost = lost
+        Returns:
+            The loss; the first one, if there was one before.
+        """
+        if self.lost is not None:
+            return self.lost
+        lost = self.lost = ReplicaLost(self.replica, reason, certain=certain, left=left)
+        self._stream.cancel()
         if not self.opened.done():
             self.opened.set_exception(lost)
             self.opened.exception()  # marks it as seen, should nobody wait any more
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener(lost)
+        return lost
+
+    def _deliver(self, batch: Batch) -> None:
+        for event in batch:
+            # No listener: the request was dropped while these tokens were on their way.
+            if (listener := self._listeners.get(event[0])) is not None:
+                listener(event)
 
 
 class HandleChannel:
@@ -215,12 +195,12 @@ class HandleChannel:
     Args:
         handle: of the replicas.
         gateway: this process's name.
-        on_lost: called with a replica's id when the stream from it has ended, also when
-            nobody had anything running there.
+        on_lost: called when the stream from a replica has ended without a goodbye, also when
+            nobody had anything running there; and once more if it cannot be called either.
     """
 
     def __init__(
-        self, handle: DeploymentHandle, gateway: str, on_lost: Callable[[str], None]
+        self, handle: DeploymentHandle, gateway: str, on_lost: Callable[[ReplicaLost], None]
     ) -> None:
         self._handle = handle
         self._gateway = gateway
@@ -236,6 +216,11 @@ class HandleChannel:
         await asyncio.shield(link.opened)
         return link
 
+    def drop(self, replica: str, reason: str) -> None:
+        """Give a replica up on somebody else's word; one that is not known is fine."""
+        if (link := self._links.pop(replica, None)) is not None:
+            link.fail(reason, certain=True)
+
     async def _keep(self, link: HandleLink) -> None:
         # The link is gone from the table in the very turn in which everyone learns of its loss.
         try:
@@ -243,42 +228,11 @@ class HandleChannel:
         except Exception:
             logger.exception("reading from replica %s failed", link.replica)
         finally:
-            if self._links.get(link.replica) is link:
+            known = self._links.get(link.replica) is link
+            if known:
                 del self._links[link.replica]
-            self._on_lost(link.replica)
-
-
-class Outbox:
-    """A replica's end of a stream: what one gateway has yet to be sent.
-
-    A gateway that reads slowly gets several steps in one message.
-    """
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._wake = asyncio.Event()
-        self._closed = False
-
-    def put(self, event: Event) -> None:
-        """Add an event; ``flush`` sends what was added."""
-        self._events.append(event)
-
-    def flush(self) -> None:
-        """Send what was added since the last time as one message."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """End the stream when everything is sent."""
-        self._closed = True
-        self._wake.set()
-
-    async def batches(self) -> AsyncIterator[Batch]:
-        """Yield messages until the box is closed."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._events:
-                events, self._events = self._events, []
-                yield tuple(events)
-            if self._closed and not self._events:
-                return
+        lost = link.lost
+        if known and lost is not None and not lost.left:
+            self._on_lost(lost)
+            if not lost.certain and not await link.answers():
+                self._on_lost(lost)

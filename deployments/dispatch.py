@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deployments.channel import Channel, Link, Listener, ReplicaLost, detached
+from deployments.calls import detached
+from deployments.channel import Channel, Link, Listener, ReplicaLost
 from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts, priority_class
 from deployments.router_client import RouterClient
@@ -21,7 +22,9 @@ from router.ticket import Ticket
 logger = logging.getLogger(__name__)
 
 MAX_LOSSES = 3
-"""Replicas that may be lost under one request before it is given up."""
+"""Replicas that may die under one request before it is given up: it may be what kills them."""
+
+_LONGEST_PAUSE_S = 1.0
 
 # What no client can do anything about.
 _NOT_FOR_CLIENTS = frozenset({RefusalKind.ABANDONED, RefusalKind.NO_STREAM, RefusalKind.OTHER})
@@ -75,10 +78,12 @@ class _Attempt:
         ended: done when the replica has sent the last event, or is lost.
         link: to the replica that was asked to take the request.
         submitting: the asking.
+        taken: the replica took it.
     """
 
     ticket: Ticket
     ended: "asyncio.Future[None]"
+    taken: bool = False
     link: Link | None = None
     submitting: "asyncio.Task[Refusal | None] | None" = None
 
@@ -93,6 +98,7 @@ class Sequence:
         info: of any replica; all have the same block size.
         router, channel: the ways out of this process.
         counts: where to count.
+        hold_s: how long replicas may be out of reach, one after the other, before it is refused.
         emit: called with each event; the last one has a finish reason, or is an error.
     """
 
@@ -103,6 +109,7 @@ class Sequence:
         router: RouterClient,
         channel: Channel,
         counts: Counts,
+        hold_s: float,
         emit: Callable[[Event | Refused | Failed], None],
     ) -> None:
         self._order = order
@@ -110,7 +117,11 @@ class Sequence:
         self._router = router
         self._channel = channel
         self._counts = counts
+        self._hold_s = hold_s
         self._emit = emit
+        self._losses = 0
+        self._misses = 0
+        self._missing_since = order.began
         self._moved = order.began
         self._was_taken = False
         self._generated: list[int] = []
@@ -152,6 +163,7 @@ class Sequence:
             if isinstance(replica, Refusal):
                 raise self._refused(replica)
             if await self._submit(attempt, replica):
+                attempt.taken = True
                 self._taken()
                 return attempt
             bounced = True
@@ -206,13 +218,34 @@ class Sequence:
         return listen
 
     async def _bear(self, lost: ReplicaLost) -> None:
-        """Make ready to go on elsewhere, from the tokens so far."""
+        """Make ready to go on elsewhere, from the tokens so far.
+
+        Raises:
+            Failed: too many replicas died under it.
+            Refused: no replica can be reached.
+        """
+        taken = self._attempt is not None and self._attempt.taken
         self._give_up(finished=False)
-        await self._router.lost(lost.replica)
-        if self._attempts > MAX_LOSSES:
+        if not taken:
+            await self._miss()
+            return
+        self._losses += not lost.left
+        if self._losses > MAX_LOSSES:
             raise Failed(str(lost)) from lost
-        self._counts.add("request_resumed_total")
+        reason = "drained" if lost.left else "lost"
+        self._counts.add("request_resumed_total", 1, (("reason", reason),))
         logger.warning("request %s goes on elsewhere: %s", self._order.request_id, lost)
+
+    async def _miss(self) -> None:
+        """A replica could not be reached, so the router is asked again, in a moment."""
+        now = time.monotonic()
+        if self._misses == 0:
+            self._missing_since = now
+        if now - self._missing_since > self._hold_s:
+            raise self._refused(self._router.nobody())
+        pause = min(0.01 * (2**self._misses - 1), _LONGEST_PAUSE_S)
+        self._misses += 1
+        await asyncio.sleep(pause)
 
     def _fail(self, error: Failed) -> None:
         logger.error("request %s failed: %s", self._order.request_id, error)
@@ -247,6 +280,8 @@ class Sequence:
 
     def _refused(self, refusal: Refusal) -> Refused | Failed:
         self._counts.add("admission_rejections_total", 1, (("reason", refusal.kind.value),))
+        if refusal.kind is RefusalKind.NO_REPLICA:
+            return Refused(refusal)
         if self._generated:
             return Failed(f"cannot go on: {refusal.kind.value}")
         if refusal.kind in _NOT_FOR_CLIENTS:
@@ -254,6 +289,7 @@ class Sequence:
         return Refused(refusal)
 
     def _taken(self) -> None:
+        self._misses = 0
         # Once, in whichever life; the first token may have come before this.
         if self._was_taken:
             return

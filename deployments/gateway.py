@@ -17,11 +17,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from deployments.answer import AnswerStream, Choices, Emit, api_error
-from deployments.channel import Gone, HandleChannel, detached
+from deployments.calls import Gone, detached
+from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
 from deployments.dispatch import Order, Refused, Sequence
 from deployments.logs import join_serve
-from deployments.messages import Refusal, ReplicaInfo, unavailable
+from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import CONTENT_TYPE, Counts
 from deployments.openai import chat, completions
 from deployments.openai.body import check_key, read_limited
@@ -74,7 +75,7 @@ class Gateway:
         self._name: str = serve.get_replica_context().replica_id.unique_id
         self._counts = Counts()
         self._rng = random.SystemRandom()
-        self._router = RouterClient(router, self._name, self._rng)
+        self._router = RouterClient(router, self._name, self._rng, config.hold_s, self._on_word)
         self._channel = HandleChannel(replicas, self._name, self._on_lost)
         self._serial = 0
         self._started = int(time.time())
@@ -108,8 +109,8 @@ class Gateway:
         check_key(request.headers, self._config.key)
         limit = self._config.max_body_bytes
         body = await read_limited(request.stream(), request.headers, limit)
-        info = await self._replica_info()
         call = await self._prepare(prepare, body, request)
+        info = await self._replica_info()
         choices = Choices(call, info.fingerprint, arrived.request_id)
         choices.start(partial(self._sequence, call.priority, arrived, info))
         if not call.stream:
@@ -139,7 +140,7 @@ class Gateway:
         """
         if await self._router.healthy():
             return JSONResponse({"status": "ok"})
-        raise api_error(Refused(unavailable(self._rng)))
+        raise api_error(Refused(self._router.nobody()))
 
     async def metrics(self) -> Response:
         """Return the Prometheus page of the whole deployment.
@@ -152,7 +153,7 @@ class Gateway:
             await asyncio.shield(detached(self._hand_over()))
             page = await self._router.metrics(self._served.name)
         except Gone:
-            raise api_error(Refused(unavailable(self._rng))) from None
+            raise api_error(Refused(self._router.nobody())) from None
         return Response(page, media_type=CONTENT_TYPE)
 
     # ---- what they need ---------------------------------------------------------------
@@ -200,11 +201,15 @@ class Gateway:
             began=arrived.began,
             request_id=arrived.request_id,
         )
-        return Sequence(order, info, self._router, self._channel, self._counts, emit)
+        hold_s = self._config.hold_s
+        return Sequence(order, info, self._router, self._channel, self._counts, hold_s, emit)
 
-    def _on_lost(self, replica: str) -> None:
+    def _on_lost(self, lost: ReplicaLost) -> None:
         # Also when nothing ran there: the router is to place nothing more on it.
-        detached(self._router.lost(replica))
+        detached(self._router.lost(lost.replica, certain=lost.certain))
+
+    def _on_word(self, replica: str) -> None:
+        self._channel.drop(replica, "the router has given it up")
 
     async def _keep_counting(self) -> None:
         """Hand what was counted to the router once a second; nothing is lost if it is away."""

@@ -5,7 +5,8 @@ dataclass; what is sent once a request, or a few times a second, is a dataclass.
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -95,6 +96,24 @@ class Vitals:
     healthy: bool
     preemptions: int
     recomputed_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The last message of a replica that is to go: what it had running goes on elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The router's answer to a report.
+
+    Attributes:
+        full: the next report should name all that the replica holds.
+        demand: what the autoscaler is to know, which asks replicas only; empty without one.
+    """
+
+    full: bool
+    demand: Mapping[str, float] = field(default_factory=dict)
 
 
 def unavailable(rng: random.Random) -> Refusal:

@@ -6,12 +6,13 @@ format is Prometheus' exposition format 0.0.4.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from deployments.messages import Vitals
-from router.gauges import Gauges
+from router.gauges import Gauges, ReplicaGauges
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "tidegate:"
@@ -23,6 +24,8 @@ _SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
 _LONG: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
+_STATES: Final = ("serving", "leaving", "suspect")
+
 HISTOGRAMS: Final[Mapping[str, tuple[Sequence[float], str]]] = {
     "time_to_first_token_seconds": (_WAIT, "From a request's arrival to its first token."),
     "inter_token_latency_seconds": (_SHORT, "Between two tokens of a request."),
@@ -33,7 +36,8 @@ COUNTERS: Final[Mapping[str, str]] = {
     "request_success_total": "Requests that ended, by reason; abort: the client left.",
     "request_errors_total": "Requests that ended with an error.",
     "admission_rejections_total": "Requests turned away, by reason.",
-    "request_resumed_total": "Requests moved to another replica because theirs was lost.",
+    "request_resumed_total": "Requests moved to another replica: theirs was lost, or drained.",
+    "replicas_lost_total": "Replicas that were given up, by reason.",
     "prompt_tokens_total": "Tokens of the prompts taken.",
     "generation_tokens_total": "Tokens generated.",
 }
@@ -157,6 +161,10 @@ class Page:
         self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", used)
         ages = [(r.replica, round(r.age_s, 3)) for r in replicas]
         self._gauge("replica_report_age_seconds", "Since a replica's last report.", ages)
+        states = Counter(_state(one) for one in replicas)
+        self._family("num_replicas", "gauge", "Replicas by state.")
+        for state in _STATES:
+            self._line("num_replicas", (("state", state),), states[state])
         self._gauge("oldest_wait_seconds", "Longest wait.", [("router", gauges.oldest_wait_s)])
 
     def _gauge(self, name: str, text: str, values: Iterable[tuple[str, float]]) -> None:
@@ -186,6 +194,10 @@ class Page:
     def _line(self, name: str, labels: Labels, value: float) -> None:
         inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in (*self._model, *labels))
         self._lines.append(f"{PREFIX}{name}{{{inside}}} {value}")
+
+
+def _state(replica: ReplicaGauges) -> str:
+    return "leaving" if replica.leaving else "suspect" if replica.suspect else "serving"
 
 
 def _escaped(text: str) -> str:

@@ -24,6 +24,12 @@ APPEAR_TIMEOUT_S = 5.0
 REMEMBERED = 1024
 """Replicas that are remembered at least, so that one that is gone is not waited for."""
 
+LEAVING = 64
+"""Replicas that can still be called after Serve has taken them out, the latest ones."""
+
+MEMBER = "member/"
+"""Before a replica's id: only if Serve counts it among those that are to run."""
+
 
 class PinnedRequestRouter(RequestRouter):
     """Route a call to the replica whose id is the call's session id, and nowhere else.
@@ -32,17 +38,30 @@ class PinnedRequestRouter(RequestRouter):
     ``ReplicaUnavailableError`` at once: the base class would go on trying for ever, and
     another replica holds neither the stream nor the grant. A replica that was never seen
     here is waited for: it reports itself to our Router a moment before Serve tells the
-    handles about it.
+    handles about it. One that Serve is stopping is still called: it has requests to finish,
+    and their clients may leave.
+
+    A call without a session id goes to any replica and waits until there is one; that is
+    how Serve's autoscaler is told that somebody waits.
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
         # The ones that run come last.
         self._seen: dict[str, None] = {}
+        # Those that ran until an update, the latest ones last.
+        self._leaving: dict[str, RunningReplica] = {}
         self._appear_timeout: float = kwargs.get("appear_timeout_s", APPEAR_TIMEOUT_S)
         # Set at the next update, and then replaced.
         self._updated = asyncio.Event()
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        now = {replica.replica_id for replica in replicas}
+        for key, replica in self.curr_replicas.items():
+            if key not in now:
+                self._leaving.pop(key.unique_id, None)
+                self._leaving[key.unique_id] = replica
+        while len(self._leaving) > LEAVING:
+            del self._leaving[next(iter(self._leaving))]
         super().update_replicas(replicas)
         for replica in replicas:
             name = replica.replica_id.unique_id
@@ -66,13 +85,24 @@ class PinnedRequestRouter(RequestRouter):
         self, pending_request: PendingRequest, *, is_retry: bool = False
     ) -> RunningReplica:
         wanted = pending_request.metadata.session_id
-        if not is_retry:
-            if wanted and wanted not in self._seen:
-                await self._wait_for(wanted)
-            found = _find(self.curr_replicas.values(), wanted)
-            if found is not None:
-                return found
-        raise ReplicaUnavailableError(wanted)
+        if is_retry:
+            raise ReplicaUnavailableError(wanted)
+        if not wanted:
+            return await self._any()
+        name = wanted.removeprefix(MEMBER)
+        if name not in self._seen:
+            await self._wait_for(name)
+        found = _find(self.curr_replicas.values(), name)
+        if found is None and name == wanted:
+            found = self._leaving.get(name)
+        if found is None:
+            raise ReplicaUnavailableError(name)
+        return found
+
+    async def _any(self) -> RunningReplica:
+        while not self.curr_replicas:
+            await self._updated.wait()
+        return next(iter(self.curr_replicas.values()))
 
     async def _wait_for(self, wanted: str) -> None:
         with contextlib.suppress(TimeoutError):

@@ -1,19 +1,31 @@
 """Replica: one Engine in a Serve deployment, and the streams from it to the gateways."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from deployments.channel import Outbox, answer_of
+from deployments.calls import Gone, answer_of
 from deployments.config import ServeConfig
 from deployments.logs import join_serve
-from deployments.messages import Batch, Refusal, RefusalKind, ReplicaInfo, Vitals, refuse
+from deployments.membership import membership
+from deployments.messages import (
+    Batch,
+    Goodbye,
+    Heard,
+    Refusal,
+    RefusalKind,
+    ReplicaInfo,
+    Vitals,
+    refuse,
+)
+from deployments.outbox import Outbox
 from deployments.reporting import Figures, Reporter
 from engine.request import AdmitError, InvalidParam, SamplingParams
 from engine.submission import Delta, EngineFailed, StepReport, Submission
@@ -49,6 +61,8 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         max_waiting=config.max_waiting,
         policy=config.scheduling_policy,
         aging=config.aging_ticks,
+        admission_preemption=config.admission_preemption,
+        max_admission_preemptions=config.max_admission_preemptions,
         prefill_chunk=config.prefill_chunk,
         threads=config.threads_per_replica,
         allow_variance=config.allow_variance,
@@ -63,7 +77,7 @@ class Replica:
 
     Invariants: ``_owner`` holds exactly the keys that were admitted and have not ended;
     each of them is told to the router once as admitted and once as ended. Every gateway
-    that owns a key has a box.
+    that owns a key has a box. Once it has gone, it owns nothing and has no box.
 
     Raises:
         TimeoutError: the warm-up generation did not come back.
@@ -72,13 +86,17 @@ class Replica:
     def __init__(self, config: ServeConfig, router: DeploymentHandle) -> None:
         join_serve(config.log_level)
         self._loop = asyncio.get_running_loop()
-        self._name: str = serve.get_replica_context().replica_id.unique_id
+        context = serve.get_replica_context()
+        self._name: str = context.replica_id.unique_id
         self._router = router.options(
             request_serialization="pickle", response_serialization="pickle"
         )
         self._config = config
         self._boxes: dict[str, Outbox] = {}
         self._owner: dict[str, str] = {}
+        self._ended = asyncio.Event()
+        self._leaving = False
+        self._gone = False
         self._warm = threading.Event()
         # Here, since whoever deploys imports this module and has no use for torch.
         from engine.build import build_engine
@@ -93,6 +111,8 @@ class Replica:
             self._name, self._figures, self._send, config.report_interval_s, config.heartbeat_s
         )
         self._reporting = self._loop.create_task(self._reporter.run())
+        me = serve.get_deployment_handle(context.deployment, context.app_name)
+        self._following = self._loop.create_task(self._follow(membership(me, self._name)))
 
     def _warm_up(self) -> None:
         """Generate two tokens, so that nobody's first request meets a model that fails."""
@@ -122,14 +142,20 @@ class Replica:
         for key in keys:
             if self._owner.pop(key, None) is not None:
                 self._engine.abort(key)
-                self._reporter.ended(key)
+                self._note_end(key)
 
-    async def stream(self, gateway: str) -> AsyncIterator[ReplicaInfo | Batch]:
+    async def ping(self) -> None:
+        """Answer."""
+
+    async def stream(self, gateway: str) -> AsyncIterator[ReplicaInfo | Batch | Goodbye]:
         """Send what this replica is, then one message a step for as long as both live.
 
         When the stream ends, so do the gateway's requests: nobody else could read them.
         """
         await self._drop_gateway(gateway)
+        if self._gone:
+            yield Goodbye()
+            return
         box = self._boxes[gateway] = Outbox()
         try:
             yield self._info
@@ -148,9 +174,40 @@ class Replica:
         if not self._healthy():
             raise RuntimeError(f"the step loop of replica {self._name} does not move")
 
+    def record_autoscaling_stats(self) -> Mapping[str, float]:
+        """Called by Serve, once a second: what the router knows, which it does not ask."""
+        return self._reporter.demand
+
     def __del__(self) -> None:
         if engine := getattr(self, "_engine", None):
             engine.stop(timeout=1.0)
+
+    async def _follow(self, wanted: AsyncIterator[bool]) -> None:
+        """Go when Serve wants this replica no more: finish, or hand over at the deadline."""
+        going: asyncio.Task[None] | None = None
+        async for stays in wanted:
+            self._leaving = not stays
+            self._reporter.moved()
+            if going is not None:
+                going.cancel()
+            going = None if stays else self._loop.create_task(self._go())
+
+    async def _go(self) -> None:
+        logger.info("replica %s is to go; %d requests run here", self._name, len(self._owner))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_s):
+                while self._owner:
+                    self._ended.clear()
+                    await self._ended.wait()
+        # From here on there is no way back: Serve waits for the streams to end.
+        self._gone = True
+        logger.info("replica %s goes; %d requests go on elsewhere", self._name, len(self._owner))
+        for box in self._boxes.values():
+            box.close(leaving=True)
+        self._reporting.cancel()
+        call: Any = self._router.left.remote(self._name)
+        with contextlib.suppress(Gone):
+            await answer_of(call)
 
     async def _drop_gateway(self, gateway: str) -> None:
         if (box := self._boxes.pop(gateway, None)) is not None:
@@ -181,10 +238,14 @@ class Replica:
             box.put((delta.key, delta.tokens, delta.text, finish, delta.error))
             if delta.finish is not None or delta.error is not None:
                 del self._owner[delta.key]
-                self._reporter.ended(delta.key)
+                self._note_end(delta.key)
         for box in touched.values():
             box.flush()
         self._reporter.moved()
+
+    def _note_end(self, key: str) -> None:
+        self._reporter.ended(key)
+        self._ended.set()
 
     def _healthy(self) -> bool:
         progress = self._engine.progress()
@@ -204,11 +265,13 @@ class Replica:
             waiting=stats.waiting,
             waiting_blocks=stats.waiting_blocks,
             max_waiting=self._config.max_waiting,
+            leaving=self._leaving,
             held=tuple(key for key in self._owner if key in alive),
             ending=tuple(key for key in self._owner if key not in alive),
             vitals=Vitals(self._healthy(), stats.preemptions, stats.recomputed_tokens),
         )
 
-    async def _send(self, report: Report, vitals: Vitals) -> bool:
+    async def _send(self, report: Report, vitals: Vitals) -> Heard:
         call: Any = self._router.report.remote(report, vitals, self._info)
-        return bool(await answer_of(call))
+        heard: Heard = await answer_of(call)
+        return heard

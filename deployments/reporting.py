@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from deployments.messages import Vitals
+from deployments.messages import Heard, Vitals
 from router.report import Report
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,7 @@ class Figures:
     Two are equal when the router would decide the same from both.
 
     Attributes:
+        leaving: the replica takes nothing new.
         ending: ids that the figures count no more, although `Reporter.ended` has not been
             called for them yet.
     """
@@ -32,6 +33,7 @@ class Figures:
     waiting: int
     waiting_blocks: int
     max_waiting: int
+    leaving: bool
     held: tuple[str, ...] = field(compare=False)
     ending: tuple[str, ...] = field(compare=False)
     vitals: Vitals = field(compare=False)
@@ -50,7 +52,7 @@ class Reporter:
         replica: the replica's name, new for every life.
         figures: reads the replica's state. Called in the same turn of the event loop in
             which the lists are read, so that both tell of the same moment.
-        send: delivers a report; returns whether the router wants the full list next time.
+        send: delivers a report; returns what the router answers.
         interval_s: least time between two reports unless room came free.
         heartbeat_s: most time between two reports.
     """
@@ -59,7 +61,7 @@ class Reporter:
         self,
         replica: str,
         figures: Callable[[], Figures],
-        send: Callable[[Report, Vitals], Awaitable[bool]],
+        send: Callable[[Report, Vitals], Awaitable[Heard]],
         interval_s: float,
         heartbeat_s: float,
     ) -> None:
@@ -73,8 +75,14 @@ class Reporter:
         self._seq = 0
         self._full = True
         self._said: Figures | None = None
+        self._demand: Mapping[str, float] = {}
         self._moved = asyncio.Event()
         self._room = asyncio.Event()
+
+    @property
+    def demand(self) -> Mapping[str, float]:
+        """What the router last said that the autoscaler is to know."""
+        return self._demand
 
     def admitted(self, key: str) -> None:
         """A request was taken."""
@@ -123,6 +131,7 @@ class Reporter:
             waiting=figures.waiting,
             waiting_blocks=figures.waiting_blocks,
             max_waiting=figures.max_waiting,
+            leaving=figures.leaving,
             admitted=tuple(self._admitted),
             # Ending ones are named again when their end comes, which changes nothing.
             ended=(*self._ended, *figures.ending),
@@ -130,12 +139,13 @@ class Reporter:
         )
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
-                self._full = await self._send(report, figures.vitals)
+                heard = await self._send(report, figures.vitals)
         except Exception as error:
             # Whatever it was, it is the router's trouble: this replica goes on serving.
             logger.warning("report %d did not reach the router: %r", self._seq, error)
             self._full = True
             return
+        self._full, self._demand = heard.full, heard.demand
         del self._admitted[:admitted]
         del self._ended[:ended]
 

@@ -6,23 +6,28 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from ray import serve
+
+from deployments.autoscaling import Demand, TtftWindow, stats_of
+from deployments.calls import answer_of
 from deployments.config import ServeConfig
+from deployments.hope import Hope
 from deployments.logs import join_serve
-from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Vitals, unavailable
+from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, unavailable
 from deployments.metrics import Counts, Page
+from deployments.pending import Call, Pending, refusal_of
 from router.core import RouterConfig, RouterCore
 from router.errors import Busy, NeverFitsAnywhere, NoReplica, UnknownTicket
 from router.report import Report
-from router.ticket import Decision, Placement, Ticket
+from router.ticket import Decision, Lost, Ticket
 
 logger = logging.getLogger(__name__)
 
-REPLICA_WAIT_S = 30.0
-"""How long requests wait for a first replica, from the start or the loss of the last one."""
-
-SILENT_S = 15.0
-"""A replica whose last report is older does not count as making progress."""
+TICK_S = 1.0
+SETTLE_HEARTBEATS = 2.0
+"""A new router places nothing until the replicas had so long to report to it."""
 
 
 @dataclass(slots=True)
@@ -40,72 +45,70 @@ class Known:
     at: float
 
 
-@dataclass(slots=True, eq=False)
-class Call:
-    """A gateway's newest question about one ticket.
-
-    Attributes:
-        gateway: who asks.
-        decided: gets the answer.
-    """
-
-    gateway: str
-    decided: "asyncio.Future[str | Refusal]"
-
-    def answer(self, answer: str | Refusal) -> None:
-        """Answer, unless it has been answered or the caller has gone."""
-        if not self.decided.done():
-            self.decided.set_result(answer)
-
-
 class Router:
     """Answers gateways and hears from replicas; one for the whole deployment.
 
-    Invariant: a ticket is in ``_calls`` from its acquire until it is given up, and then
-    nowhere in the core either; its call is answered as soon as it is decided.
+    Invariant: a ticket is pending from its acquire until it is given up, and then nowhere in
+    the core either; its call is answered as soon as it is decided.
     """
 
     def __init__(self, config: ServeConfig) -> None:
         join_serve(config.log_level)
         self._clock = time.monotonic
         self._rng = random.Random()
-        self._expected = config.replicas
+        self._config = config
+        self._autoscaled = config.autoscaling != "off"
+        self._expected = config.max_replicas if self._autoscaled else config.replicas
         self._core = RouterCore(
             RouterConfig(
                 policy=config.scheduling_policy,
                 aging_ms=config.aging_ticks,
                 lookahead=config.lookahead,
                 max_queued=config.max_queued,
-                expecting=config.replicas,
+                expecting=self._expected,
+                settle_s=SETTLE_HEARTBEATS * config.heartbeat_s,
+                suspect_after_s=max(2.0, 2 * config.heartbeat_s),
+                lost_after_s=config.silent_s,
+                admission_preemption=config.admission_preemption,
             ),
             self._clock,
             self._rng,
         )
-        self._calls: dict[str, Call] = {}
-        self._sessions: dict[str, object] = {}
+        self._closed = False
+        self._pending = Pending()
+        self._sessions: dict[str, asyncio.Queue[str]] = {}
         self._replicas: dict[str, Known] = {}
         self._placed: dict[str, int] = {}
         self._counts = Counts()
+        self._ttft = TtftWindow()
+        self._demand: Mapping[str, float] = {}
+        self._busy_at = self._clock()
         self._first_replica = asyncio.Event()
-        self._hope: asyncio.TimerHandle | None = None
-        self._hope_for_replicas()
+        self._hope = Hope(config.hold_s, self._despair, self._wake if self._autoscaled else None)
+        self._hope.begin()
+        self._ticking = asyncio.get_running_loop().create_task(self._keep_ticking())
+
+    # ---- from gateways ----------------------------------------------------------------
 
     async def acquire(self, gateway: str, ticket: Ticket) -> str | Refusal:
         """Return the replica to go to, once there is one with room, or why there is none.
 
         When the call is cancelled, the ticket is given up.
         """
-        call = self._take_call(gateway, ticket.id)
+        if self._closed and not ticket.again and ticket.id not in self._pending:
+            return unavailable(self._rng)
+        self._ask_for_replicas()
+        call = self._pending.ask(gateway, ticket.id)
         try:
             self._settle(self._core.acquire(ticket))
         except (Busy, NoReplica, NeverFitsAnywhere) as error:
-            del self._calls[ticket.id]
-            return _refusal(error)
+            self._pending.forget(ticket.id)
+            return refusal_of(error)
         return await self._decision(ticket.id, call)
 
     async def bounced(self, gateway: str, ticket: Ticket) -> str | Refusal:
         """Place again, with its first arrival, a ticket that its replica had no room for."""
-        call = self._take_call(gateway, ticket.id)
+        call = self._pending.ask(gateway, ticket.id)
         try:
             self._settle(self._core.bounced(ticket.id))
         except UnknownTicket:
@@ -118,39 +121,28 @@ class Router:
         for ticket, finished in tickets.items():
             self._release(ticket, finished=finished)
 
-    async def lost(self, replica: str) -> None:
-        """A gateway cannot reach the replica."""
-        self._lose(replica, "a gateway cannot reach it")
+    async def session(self, gateway: str) -> AsyncIterator[str]:
+        """Yield, after an empty word, the replicas that this router gives up by itself.
 
-    async def report(self, report: Report, vitals: Vitals, info: ReplicaInfo) -> bool:
-        """Hear from a replica; returns whether its next report should be a full one."""
-        if not vitals.healthy:
-            self._lose(report.replica, "its step loop does not move")
-            return True
-        self._settle(self._core.report(report))
-        full = self._core.wants_full_report(report.replica)
-        if not full or report.replica in self._replicas:
-            self._meet(report.replica, Known(info, vitals, self._clock()))
-        return full
-
-    async def session(self, gateway: str) -> AsyncIterator[int]:
-        """Stay open while the gateway lives; when it ends, its tickets are given up."""
-        mark = self._sessions[gateway] = object()
+        It stays open while the gateway lives; when it ends, its tickets are given up.
+        """
+        words = self._sessions[gateway] = asyncio.Queue()
         try:
-            yield 0
-            await asyncio.Event().wait()
+            yield ""
+            while True:
+                yield await words.get()
         finally:
-            if self._sessions.get(gateway) is mark:
+            if self._sessions.get(gateway) is words:
                 del self._sessions[gateway]
-                calls = [(t, call) for t, call in self._calls.items() if call.gateway == gateway]
                 # Those that wait first: what the others free must not go to the dead.
-                for ticket, _ in sorted(calls, key=lambda item: item[1].decided.done()):
+                for ticket in self._pending.of(gateway):
                     self._release(ticket, finished=False)
 
     async def describe(self) -> ReplicaInfo | Refusal:
         """Return what the replicas are, as soon as there is one; the smallest, if they differ."""
+        self._ask_for_replicas()
         try:
-            async with asyncio.timeout(REPLICA_WAIT_S):
+            async with asyncio.timeout(self._config.hold_s):
                 # It may be lost again before this task gets its turn.
                 while not self._replicas:
                     await self._first_replica.wait()
@@ -159,13 +151,18 @@ class Router:
         return min((known.info for known in self._replicas.values()), key=lambda i: i.total_blocks)
 
     async def healthy(self) -> bool:
-        """Whether a replica makes progress."""
+        """Whether a request would be served: a replica makes progress, or one can be woken."""
+        if self._closed:
+            return False
+        if not self._replicas:
+            return self._may_sleep and not self._hope.failed
         now = self._clock()
-        return any(now - known.at < SILENT_S for known in self._replicas.values())
+        return any(now - known.at < self._config.silent_s for known in self._replicas.values())
 
     async def count(self, counts: Counts) -> None:
         """Add what a gateway counted since it last did."""
         self._counts.merge(counts)
+        self._ttft.add(self._clock(), counts)
 
     async def metrics(self, model: str) -> str:
         """Return the Prometheus page of the whole deployment.
@@ -176,83 +173,155 @@ class Router:
         vitals = {name: known.vitals for name, known in self._replicas.items()}
         return Page(model).render(self._counts, self._core.gauges(), vitals, self._placed)
 
-    def _take_call(self, gateway: str, ticket: str) -> Call:
-        """Note a question; an earlier one about the same ticket is void, its caller has gone."""
-        before = self._calls.get(ticket)
-        call = Call(gateway, asyncio.get_running_loop().create_future())
-        self._calls[ticket] = call
-        if before is not None:
-            before.answer(Refusal(RefusalKind.ABANDONED))
-        return call
+    # ---- from replicas, and about them ------------------------------------------------
+
+    async def report(self, report: Report, vitals: Vitals, info: ReplicaInfo) -> Heard:
+        """Hear from a replica."""
+        if not vitals.healthy:
+            self._give_up(report.replica, "stalled")
+            return Heard(True, self._demand)
+        self._settle(self._core.report(report))
+        full = self._core.wants_full_report(report.replica)
+        if not full or report.replica in self._replicas:
+            self._meet(report.replica, Known(info, vitals, self._clock()))
+        return Heard(full, self._demand)
+
+    async def left(self, replica: str) -> None:
+        """The replica goes, as Serve wants it to."""
+        self._lose(replica, "left", self._core.lost(replica))
+
+    async def lost(self, replica: str, *, certain: bool) -> None:
+        """The replica is dead or, unless that is certain, somebody cannot reach it.
+
+        In doubt nothing more is placed on it while others have room; it is given up when it
+        cannot be reached a second time before it has reported again.
+        """
+        if certain:
+            self._lose(replica, "dead", self._core.lost(replica))
+        else:
+            lost = self._core.unreachable(replica)
+            if self._core.knows(replica):
+                self._settle(lost.decisions)
+            else:
+                self._lose(replica, "unreachable", lost)
+
+    # ---- from whoever stops all of it -------------------------------------------------
+
+    async def close(self) -> None:
+        """Take no new request from now on; what was accepted goes on."""
+        self._closed = True
+
+    async def unfinished(self) -> int:
+        """How many requests were accepted and have not ended."""
+        return len(self._pending)
+
+    # -----------------------------------------------------------------------------------
 
     async def _decision(self, ticket: str, call: Call) -> str | Refusal:
         try:
             return await call.decided
         except asyncio.CancelledError:
             # Of a ticket that was asked for again, the cancelled call was the older one.
-            if self._calls.get(ticket) is call:
+            if self._pending.is_newest(ticket, call):
                 self._release(ticket, finished=False)
             raise
 
     def _settle(self, decisions: Iterable[Decision]) -> None:
-        for decision in decisions:
-            call = self._calls.get(decision.ticket)
-            if isinstance(decision, Placement):
-                replica = decision.replica
-                answer: str | Refusal = replica
-                self._placed[replica] = self._placed.get(replica, 0) + 1
-            else:
-                answer = _refusal(decision.error)
-                self._calls.pop(decision.ticket, None)
-            if call is not None:
-                call.answer(answer)
+        for replica in self._pending.decide(decisions):
+            self._placed[replica] = self._placed.get(replica, 0) + 1
 
     def _release(self, ticket: str, *, finished: bool) -> None:
-        if (call := self._calls.pop(ticket, None)) is not None:
-            call.answer(Refusal(RefusalKind.ABANDONED))
+        self._pending.give_up(ticket)
         self._settle(self._core.release(ticket, finished=finished))
 
     def _meet(self, replica: str, known: Known) -> None:
         if replica not in self._replicas:
             logger.info("replica %s serves: %s", replica, known.info)
-            if self._hope is not None:
-                self._hope.cancel()
-                self._hope = None
+            self._ttft.clear()
+            self._hope.fulfil()
             self._settle(self._core.expect(self._expected))
         self._replicas[replica] = known
         self._first_replica.set()
 
-    def _lose(self, replica: str, reason: str) -> None:
+    def _give_up(self, replica: str, reason: str) -> None:
+        """Lose a replica on this router's own judgement: the gateways may not know."""
+        self._lose(replica, reason, self._core.lost(replica))
+        for words in self._sessions.values():
+            words.put_nowait(replica)
+
+    def _lose(self, replica: str, reason: str, lost: Lost) -> None:
         if self._replicas.pop(replica, None) is not None:
-            logger.warning("replica %s is lost: %s", replica, reason)
-            if not self._replicas:
-                self._hope_for_replicas()
+            logger.warning("replica %s is no more: %s", replica, reason)
+            if reason != "left":
+                self._counts.add("replicas_lost_total", 1, (("reason", reason),))
+            self._ttft.clear()
         self._placed.pop(replica, None)
-        lost = self._core.lost(replica)
         for ticket in lost.tickets:
-            self._calls.pop(ticket, None)
+            self._pending.forget(ticket)
+        if not self._replicas:
+            self._first_replica.clear()
+            # With nobody waiting, an autoscaler may have let the last one go.
+            if not self._autoscaled or self._pending.waits:
+                self._hope_for_replicas()
         self._settle(lost.decisions)
 
-    def _hope_for_replicas(self) -> None:
-        """Let tickets wait for a replica for a bounded time; after that they are refused."""
-        self._first_replica.clear()
-        self._settle(self._core.expect(self._expected))
-        loop = asyncio.get_running_loop()
-        self._hope = loop.call_later(REPLICA_WAIT_S, self._give_up_hope)
+    # ---- while there is no replica ----------------------------------------------------
 
-    def _give_up_hope(self) -> None:
-        self._hope = None
+    @property
+    def _may_sleep(self) -> bool:
+        return self._autoscaled and self._config.min_replicas == 0
+
+    def _ask_for_replicas(self) -> None:
+        """Where replicas come when they are asked for, every request is a reason to hope."""
+        if self._autoscaled and not self._replicas:
+            self._hope_for_replicas()
+
+    def _hope_for_replicas(self) -> None:
+        if not self._hope.alive:
+            self._hope.begin()
+            self._settle(self._core.expect(self._expected))
+
+    def _despair(self) -> None:
         self._settle(self._core.expect(0))
 
+    async def _wake(self) -> None:
+        # Serve's autoscaler sees a call that waits for a replica, and starts one.
+        app = serve.get_replica_context().app_name
+        call: Any = serve.get_deployment_handle("Replica", app).ping.remote()
+        await answer_of(call)
 
-def _refusal(error: Busy | NoReplica | NeverFitsAnywhere) -> Refusal:
-    if isinstance(error, Busy):
-        return Refusal(
-            RefusalKind.BUSY,
-            retry_after=error.retry_after,
-            current=error.queued,
-            limit=error.limit,
+    # ---- as time passes ---------------------------------------------------------------
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self._tick()
+            except Exception:
+                logger.exception("a tick failed")
+
+    def _tick(self) -> None:
+        self._settle(self._core.tick())
+        for replica in self._core.silent():
+            self._give_up(replica, "silent")
+        if self._pending:
+            self._busy_at = self._clock()
+        if self._autoscaled:
+            self._demand = stats_of(self._look())
+
+    def _look(self) -> Demand:
+        gauges = self._core.gauges()
+        serving = [one for one in gauges.replicas if not one.leaving]
+        return Demand(
+            at=time.time(),
+            replicas=len(serving),
+            total_blocks=sum(one.total_blocks for one in serving),
+            free_blocks=sum(one.effective_free_blocks for one in serving),
+            seats=sum(one.max_seqs for one in serving),
+            queued=gauges.queued,
+            queued_blocks=gauges.queued_blocks,
+            running=len(self._pending) - gauges.queued,
+            oldest_wait_s=gauges.oldest_wait_s,
+            idle_s=self._clock() - self._busy_at,
+            ttft_s=self._ttft.quantile(self._clock()),
         )
-    if isinstance(error, NoReplica):
-        return Refusal(RefusalKind.NO_REPLICA, retry_after=error.retry_after)
-    return Refusal(RefusalKind.NEVER_FITS, current=error.blocks, limit=error.total)

@@ -5,21 +5,24 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.serve.handle import DeploymentHandle
 
-from deployments.channel import Gone, answer_of, detached
+from deployments.calls import Gone, answer_of, detached
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo, unavailable
 from deployments.metrics import Counts
 from router.ticket import Ticket
 
 ROUTER_RETRY_S = 0.1
-ROUTER_WAIT_S = 30.0
-"""How long requests wait for a router that is being restarted."""
+LOOK_S = 1.0
+ANSWER_S = 5.0
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class RouterClient:
@@ -29,12 +32,24 @@ class RouterClient:
         handle: of the Router.
         gateway: this process's name.
         rng: spreads the times after which clients are to come back.
+        hold_s: how long requests wait for a router, in seconds.
+        on_lost: called with each replica that the router gives up by itself.
     """
 
-    def __init__(self, handle: DeploymentHandle, gateway: str, rng: random.Random) -> None:
+    def __init__(
+        self,
+        handle: DeploymentHandle,
+        gateway: str,
+        rng: random.Random,
+        hold_s: float,
+        on_lost: Callable[[str], None],
+    ) -> None:
         plain = handle.options(request_serialization="pickle", response_serialization="pickle")
         self._gateway = gateway
         self._rng = rng
+        self._hold_s = hold_s
+        self._on_lost = on_lost
+        self._down_since: float | None = time.monotonic()
         self._handle = plain
         self._acquire = plain.options(method_name="acquire")
         self._bounced = plain.options(method_name="bounced")
@@ -47,27 +62,51 @@ class RouterClient:
     async def place(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
         """Return the replica to go to, or why there is none; cancelling gives the ticket up."""
         method = self._bounced if bounced else self._acquire
-        down: float | None = None
-        while True:
-            asked = time.monotonic()
+        asked = time.monotonic()
+        while not self._given_up(asked):
             response: Any = method.remote(self._gateway, ticket)
             try:
-                answer: str | Refusal = await answer_of(response)
+                answer: str | Refusal = await self._while_up(answer_of(response), asked)
                 if not _abandoned(answer):
                     return answer
             except asyncio.CancelledError:
                 response.cancel()
                 raise
             except Gone:
-                pass
-            now = time.monotonic()
-            # Waiting in the queue of a router that lived is not waiting for a router.
-            if down is None or now - asked > ROUTER_WAIT_S:
-                down = now
-            if now - down > ROUTER_WAIT_S:
-                return unavailable(self._rng)
+                response.cancel()
             await asyncio.sleep(ROUTER_RETRY_S)
             method, ticket = self._acquire, replace(ticket, again=True)
+        return self.nobody()
+
+    def _given_up(self, asked: float) -> bool:
+        """Whether there has been no router for as long as a request of then is held."""
+        if self._down_since is None:
+            return False
+        return time.monotonic() - max(self._down_since, asked) > self._hold_s
+
+    async def _while_up(self, answer: Awaitable[T], asked: float) -> T:
+        """Wait for an answer, but not for a router that does not come back.
+
+        A call to a deployment without a process waits for ever; waiting in the queue of a
+        router that lives may take as long as it likes.
+
+        Raises:
+            Gone: there is no router, or it died.
+        """
+        task = asyncio.ensure_future(answer)
+        try:
+            while True:
+                done, _ = await asyncio.wait([task], timeout=LOOK_S)
+                if done:
+                    return await task
+                if self._given_up(asked):
+                    raise Gone("there is no router")
+        finally:
+            task.cancel()
+
+    def nobody(self) -> Refusal:
+        """Return what to say when nobody serves."""
+        return unavailable(self._rng)
 
     def release(self, ticket: str, *, finished: bool) -> None:
         """Give up a ticket, soon; several go in one message."""
@@ -75,9 +114,9 @@ class RouterClient:
         if self._releasing is None or self._releasing.done():
             self._releasing = detached(self._send_releases())
 
-    async def lost(self, replica: str) -> None:
-        """Say that a replica cannot be reached."""
-        call: Any = self._lost.remote(replica)
+    async def lost(self, replica: str, *, certain: bool) -> None:
+        """Say that a replica cannot be reached, or is certain to be dead."""
+        call: Any = self._lost.remote(replica, certain=certain)
         with contextlib.suppress(Gone):
             await answer_of(call)
 
@@ -85,16 +124,16 @@ class RouterClient:
         """Return what the replicas are, as soon as there is one."""
         call: Any = self._handle.describe.remote()
         try:
-            answer: ReplicaInfo | Refusal = await answer_of(call)
+            answer: ReplicaInfo | Refusal = await self._while_up(answer_of(call), time.monotonic())
         except Gone:
-            return unavailable(self._rng)
+            return self.nobody()
         return answer
 
     async def healthy(self) -> bool:
         """Whether a replica makes progress."""
         call: Any = self._handle.healthy.remote()
         with contextlib.suppress(Gone, TimeoutError):
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(ANSWER_S):
                 return bool(await answer_of(call))
         return False
 
@@ -111,10 +150,14 @@ class RouterClient:
         """Return the Prometheus page.
 
         Raises:
-            Gone: there is no router.
+            Gone: there is no router, or it does not answer.
         """
         call: Any = self._handle.metrics.remote(model)
-        return str(await answer_of(call))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return str(await answer_of(call))
+        except TimeoutError:
+            raise Gone(f"no answer in {ANSWER_S:g} s") from None
 
     async def keep_session(self) -> None:
         """Hold a stream to the router open for ever, so that it notices when this process dies."""
@@ -127,8 +170,14 @@ class RouterClient:
 
     async def _one_session(self) -> None:
         session: Any = self._session.remote(self._gateway)
-        async for _ in session:
-            pass
+        try:
+            async for replica in session:
+                self._down_since = None
+                if replica:
+                    self._on_lost(replica)
+        finally:
+            if self._down_since is None:
+                self._down_since = time.monotonic()
 
     async def _send_releases(self) -> None:
         while self._released:

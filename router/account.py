@@ -46,11 +46,13 @@ class Grant:
         blocks: its blocks, 0 when the grant is known from a report alone.
         at: the router's clock when it was made, in seconds.
         entry: where the ticket stood in the queue, None when known from a report alone.
+        preempting: it fitted nowhere, and was placed where it will preempt.
     """
 
     blocks: int
     at: float
     entry: Entry | None
+    preempting: bool = False
 
     def age_s(self, now: float) -> float | None:
         """Seconds since it was made, None when that is not known."""
@@ -75,7 +77,9 @@ class Account:
         "joined",
         "lookahead",
         "reported_at",
+        "silent",
         "turn",
+        "unreachable",
     )
 
     def __init__(self, report: Report, lookahead: int, joined: int, now: float) -> None:
@@ -92,6 +96,8 @@ class Account:
         self.reported_at = now  # when the newest report came
         self.turn = 0  # number of its last placement among all placements
         self.closed = False  # it said QueueFull and has not reported since
+        self.silent = False  # no report for too long
+        self.unreachable = False  # somebody could not reach it, and it has not reported since
         self.gap = report.held is None  # a report is missing; only a full one heals it
         self.charged: dict[str, Grant] = {}  # not yet named by a report, oldest first
         self.charged_blocks = 0  # sum over `charged`
@@ -126,14 +132,21 @@ class Account:
         return figures.max_seqs - taken + self._credit_seats
 
     @property
+    def suspect(self) -> bool:
+        """Whether it is to be tried last: there is reason to think that it is gone."""
+        return self.silent or self.unreachable
+
+    @property
     def open(self) -> bool:
-        """Whether it may get anything.
+        """Whether it may get anything: not while it leaves, nor after QueueFull until it reports.
 
         Each charged grant may come to wait in its queue, if only until its next step, so they
         count: otherwise a burst between two steps would end in QueueFull.
         """
         figures = self._figures
-        return not self.closed and figures.waiting + len(self.charged) < figures.max_waiting
+        if self.closed or figures.leaving:
+            return False
+        return figures.waiting + len(self.charged) < figures.max_waiting
 
     @property
     def spare(self) -> bool:
@@ -197,7 +210,7 @@ class Account:
         self.gap = report.held is None and (self.gap or report.seq != self._figures.seq + 1)
         self._figures = report
         self._credit_blocks = self._credit_seats = 0
-        self.closed = False
+        self.closed = self.silent = self.unreachable = False
         return True
 
     def name_admitted(self, ticket_id: str) -> None:

@@ -5,61 +5,29 @@ charges in one turn, so any number of requests between two reports spread by wha
 really has left, instead of herding onto the one that looked best in the last report.
 
 Every method that changes something returns the decisions it made possible, in order; the caller
-hands them to whoever waits. After each of them this holds: the ticket that goes first in the queue
-is one that no replica takes now, and nobody passes it.
+hands them to whoever waits. After each of them this holds, except while the router settles after
+its start: the ticket that goes first in the queue is one that no replica takes now, and nobody
+passes it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from engine.rank import Rank, SchedPolicy, rank_of
+from router.config import RouterConfig
 from router.drain import Drain, spread
 from router.errors import Busy, NeverFitsAnywhere, NoReplica, UnknownTicket
 from router.gauges import Gauges, replica_gauges
 from router.ledger import Ledger
 from router.policy import MostFreeBlocks, PlacementPolicy
+from router.preempting import where_it_preempts
 from router.queue import Entry, TicketQueue
 from router.report import Report
+from router.settling import Settling
 from router.ticket import Decision, Lost, Placement, Refusal, Ticket
+from router.watch import Watch
 
-
-@dataclass(frozen=True, slots=True)
-class RouterConfig:
-    """How a router behaves.
-
-    Attributes:
-        policy: how tickets are ordered.
-        aging_ms: ms of waiting that one level of priority is worth, >= 0.
-        lookahead: requests beyond what fits that may be placed on one replica, so that it need
-            not wait for a message to start the next; 0 binds strictly late.
-        max_queued: tickets that may wait, >= 0.
-        expecting: replicas that are meant to be there; see `RouterCore.expect`.
-        suspect_after_s: a replica silent for longer is marked in the gauges.
-        retry_min_s, retry_max_s: limits of every Retry-After.
-        no_replica_retry_s: about when to come back while no replica serves.
-
-    Raises:
-        ValueError: for a value out of range.
-    """
-
-    policy: SchedPolicy = SchedPolicy.PRIORITY
-    aging_ms: int = 5_000
-    lookahead: int = 2
-    max_queued: int = 256
-    expecting: int = 0
-    suspect_after_s: float = 2.0
-    retry_min_s: float = 1.0
-    retry_max_s: float = 60.0
-    no_replica_retry_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        for name in ("aging_ms", "lookahead", "max_queued", "expecting"):
-            value = getattr(self, name)
-            if value < 0:
-                raise ValueError(f"{name} {value} is negative")
-        if not 0 < self.retry_min_s <= self.retry_max_s:
-            raise ValueError(f"retry_min_s {self.retry_min_s}, retry_max_s {self.retry_max_s}")
+__all__ = ["RouterConfig", "RouterCore"]
 
 
 class RouterCore:
@@ -84,14 +52,20 @@ class RouterCore:
         self._clock = clock
         self._rng = rng
         self._placement = placement or MostFreeBlocks()
-        self._ledger = Ledger(config.lookahead)
+        self._ledger = Ledger(config.lookahead, Watch(config.suspect_after_s, config.lost_after_s))
         self._queue = TicketQueue()
+        self._settling = Settling(config.settle_s)
         self._drain = Drain()
         self._expecting = config.expecting
         self._serial = 0
         self._placed = 0
         self._bounced = 0
         self._busy = 0
+
+    @property
+    def settling(self) -> bool:
+        """Whether nothing is placed yet, since the router has just started."""
+        return self._settling.on
 
     def acquire(self, ticket: Ticket) -> list[Decision]:
         """Place the ticket, or queue it: then a later call's decisions name it.
@@ -105,10 +79,10 @@ class RouterCore:
             Busy: it would have to wait and the queue is full, whoever waits there. A more urgent
                 newcomer does not push anybody out: who waits has been promised a place.
         """
+        now = self._now()
         error = self._impossible(ticket)
         if error is not None:
             raise error
-        now = self._clock()
         entry = Entry(ticket, self._rank(ticket), now)
         full = len(self._queue) >= self._config.max_queued
         if full and not self._promised(ticket) and self._waits(entry):
@@ -126,7 +100,7 @@ class RouterCore:
             finished: the caller has seen the replica end the request (not: asked for its abort),
                 so that its blocks are free before a report says so.
         """
-        now = self._clock()
+        now = self._now()
         if self._queue.take(ticket_id) is None:
             grant = self._ledger.drop(ticket_id, finished=finished)
             if grant is not None:
@@ -140,13 +114,17 @@ class RouterCore:
         Reports may come late, twice or in any order. Those of a replica that was lost are
         ignored until it sends a full one (`wants_full_report`).
         """
-        now = self._clock()
+        now = self._now()
         replicas, largest = len(self._ledger), self._ledger.largest
         for grant in self._ledger.apply(report, now, self._queue):
             self._drain.ended(now, grant.age_s(now))
         possible = replicas > 0 and self._ledger.largest >= largest
         refusals = [] if possible else self._refuse_impossible()
         return refusals + self._place(now)
+
+    def knows(self, replica: str) -> bool:
+        """Whether the replica has reported and is not lost."""
+        return replica in self._ledger
 
     def wants_full_report(self, replica: str) -> bool:
         """Whether the replica's next report should carry all it holds.
@@ -164,8 +142,9 @@ class RouterCore:
         Raises:
             UnknownTicket: it has no grant; acquire it again.
         """
+        now = self._now()
         if ticket_id in self._queue:
-            return []
+            return self._place(now)
         replica = self._ledger.holder(ticket_id)
         grant = self._ledger.drop(ticket_id)
         if replica is None or grant is None or grant.entry is None:
@@ -173,13 +152,37 @@ class RouterCore:
         self._bounced += 1
         self._ledger.close(replica)
         self._queue.put(grant.entry)
-        return self._place(self._clock())
+        return self._place(now)
 
     def lost(self, replica: str) -> Lost:
         """Drop a replica that is dead, and its grants; an unknown one is no error."""
+        now = self._now()
         tickets = self._ledger.lose(replica)
         refusals = self._refuse_impossible()
-        return Lost(replica, tickets, refusals + self._place(self._clock()))
+        return Lost(replica, tickets, refusals + self._place(now))
+
+    def unreachable(self, replica: str) -> Lost:
+        """Somebody could not reach the replica: once may be the network's fault, twice is not.
+
+        The first time since its newest report it becomes suspect, and no grant is dropped. Once
+        more before it reports again, it is lost.
+        """
+        if not self._ledger.doubt(replica):
+            return self.lost(replica)
+        return Lost(replica, (), self._place(self._now()))
+
+    def silent(self) -> tuple[str, ...]:
+        """The replicas that have not reported for ``lost_after_s``; the owner calls `lost`.
+
+        A sleep of the router itself does not count: see `router.watch`.
+        """
+        return self._ledger.silent(self._now())
+
+    def tick(self) -> list[Decision]:
+        """Let time have its effects although nothing happens; to be called about once a second."""
+        now = self._now()
+        self._ledger.tick(now)
+        return self._place(now)
 
     def expect(self, replicas: int) -> list[Decision]:
         """Say how many replicas are meant to be there, whether or not they serve yet.
@@ -187,23 +190,32 @@ class RouterCore:
         While it is above 0, tickets wait for the first replica. At 0 with no replica known, those
         that wait are refused, and new ones meet NoReplica.
         """
+        now = self._now()
         self._expecting = replicas
-        return self._refuse_impossible()
+        return self._refuse_impossible() + self._place(now)
 
     def gauges(self) -> Gauges:
         """The state now; O(replicas + queue)."""
-        now = self._clock()
-        limit = self._config.suspect_after_s
+        now = self._now()
+        waiting = list(self._queue)
         return Gauges(
-            queued=len(self._queue),
+            queued=len(waiting),
             max_queued=self._config.max_queued,
-            oldest_wait_s=max((now - entry.since for entry in self._queue), default=0.0),
+            oldest_wait_s=max((now - entry.since for entry in waiting), default=0.0),
             expecting=self._expecting,
             placed_total=self._placed,
             bounced_total=self._bounced,
             busy_total=self._busy,
-            replicas=tuple(replica_gauges(a, now, limit) for a in self._ledger.accounts()),
+            replicas=tuple(replica_gauges(account, now) for account in self._ledger.accounts()),
+            queued_blocks=sum(entry.ticket.blocks_now for entry in waiting),
+            settling=self._settling.on,
         )
+
+    def _now(self) -> float:
+        """Read the clock, at the beginning of a turn, and let the ledger know."""
+        now = self._clock()
+        self._ledger.pass_time(now)
+        return now
 
     def _rank(self, ticket: Ticket) -> Rank:
         self._serial += 1
@@ -219,30 +231,46 @@ class RouterCore:
 
     def _waits(self, entry: Entry) -> bool:
         """Whether the newcomer could not be placed at once."""
+        if self._settling.on:
+            return True
         head = self._queue.head()
         if head is not None and head.rank < entry.rank:
             return True
-        return self._placement.choose(entry.ticket, self._ledger) is None
+        fits = self._placement.choose(entry.ticket, self._ledger)
+        return fits is None and self._where_it_preempts(entry) is None
 
     def _place(self, now: float) -> list[Decision]:
         """Place from the front of the queue until the first that no replica takes."""
         decisions: list[Decision] = []
-        while (entry := self._queue.head()) is not None:
+        if self._settling.on and self._settling.ends(now, self._ledger, self._expecting):
+            decisions += self._refuse_impossible()
+        while not self._settling.on and (entry := self._queue.head()) is not None:
             replica = self._placement.choose(entry.ticket, self._ledger)
+            preempting = replica is None
+            if replica is None:
+                replica = self._where_it_preempts(entry)
             if replica is None:
                 break
             self._queue.take(entry.ticket.id)
-            self._ledger.grant(entry, replica, now)
+            self._ledger.grant(entry, replica, now, preempting=preempting)
             self._placed += 1
             decisions.append(Placement(entry.ticket.id, replica))
         self._drain.observe_queue(now, len(self._queue))
         return decisions
+
+    def _where_it_preempts(self, entry: Entry) -> str | None:
+        levels = self._config.admission_preemption
+        if not levels or self._config.policy is SchedPolicy.FCFS:
+            return None
+        return where_it_preempts(entry, self._ledger.accounts(), levels)
 
     def _impossible(self, ticket: Ticket) -> NoReplica | NeverFitsAnywhere | None:
         if not len(self._ledger):
             if self._expecting:
                 return None
             return NoReplica(self._retry(self._config.no_replica_retry_s))
+        if self._settling.on:
+            return None  # a larger replica may report yet
         if ticket.blocks_max > self._ledger.largest:
             return NeverFitsAnywhere(ticket.blocks_max, self._ledger.largest)
         return None

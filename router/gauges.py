@@ -12,12 +12,16 @@ class ReplicaGauges:
     Attributes:
         replica: its name.
         age_s: seconds since its newest report came.
-        suspect: no report for `RouterConfig.suspect_after_s`. Placement goes on all the same.
-        open: whether it may get anything (no QueueFull since its last report, queue not full).
-        total_blocks, free_blocks, running, waiting: as it reported.
+        suspect: no report for `RouterConfig.suspect_after_s`, or unreachable. Placement goes on
+            from the ledger, but tries it last.
+        open: whether it may get anything (not leaving, no QueueFull since its last report,
+            queue not full).
+        total_blocks, free_blocks, running, max_seqs, waiting: as it reported.
         effective_free_blocks: free blocks less its own queue and charges; may be negative.
         charged: grants that no report counts yet.
         grants: grants that live.
+        leaving: it takes nothing new, what it has goes on.
+        unreachable: somebody could not reach it, and it has not reported since.
     """
 
     replica: str
@@ -28,9 +32,12 @@ class ReplicaGauges:
     free_blocks: int
     effective_free_blocks: int
     running: int
+    max_seqs: int
     waiting: int
     charged: int
     grants: int
+    leaving: bool = False
+    unreachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,8 @@ class Gauges:
         placed_total, bounced_total, busy_total: placements, placements that came back with
             QueueFull, and Busy answers since the start.
         replicas: in the order in which they joined.
+        queued_blocks: blocks that those who wait in the router need now.
+        settling: nothing is placed yet, since the router has just started.
     """
 
     queued: int
@@ -55,22 +64,26 @@ class Gauges:
     bounced_total: int
     busy_total: int
     replicas: tuple[ReplicaGauges, ...]
+    queued_blocks: int = 0
+    settling: bool = False
 
 
-def replica_gauges(account: Account, now: float, suspect_after_s: float) -> ReplicaGauges:
+def replica_gauges(account: Account, now: float) -> ReplicaGauges:
     """Read an account at ``now``, in seconds of the router's clock."""
     figures = account.figures
-    age_s = now - account.reported_at
     return ReplicaGauges(
         replica=figures.replica,
-        age_s=age_s,
-        suspect=age_s > suspect_after_s,
+        age_s=now - account.reported_at,
+        suspect=account.suspect,
         open=account.open,
         total_blocks=figures.total_blocks,
         free_blocks=figures.free_blocks,
         effective_free_blocks=account.free_blocks,
         running=figures.running,
+        max_seqs=figures.max_seqs,
         waiting=figures.waiting,
         charged=len(account.charged),
         grants=account.grants,
+        leaving=figures.leaving,
+        unreachable=account.unreachable,
     )

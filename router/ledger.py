@@ -2,11 +2,12 @@
 
 from collections.abc import Container
 
-from router.account import Account, Grant, OrderKey
-from router.heap import LazyHeap
+from router.account import Account, Grant
+from router.candidates import Candidates
 from router.queue import Entry
 from router.report import Report
 from router.ticket import Ticket
+from router.watch import Watch
 
 _REMEMBERED_LOSSES = 1024
 
@@ -16,27 +17,33 @@ class Ledger:
 
     Invariants:
     - An id has at most one grant, on one replica; ``_home`` says where.
-    - ``_roomy`` holds the replicas that are open and have a free seat, ``_spare`` those that
-      would take one more request beyond what fits; both by `Account.order`. Every change of an
-      account ends in `_index`, so choosing a replica costs the logarithm of their number.
+    - A replica that takes anything is in ``_suspects`` if it is suspect, else in ``_trusted``.
+      Every change of an account ends in `_index`, so choosing a replica costs the logarithm of
+      their number.
+    - Silence is noticed when the clock is: every turn of the router begins with `pass_time`.
     """
 
-    def __init__(self, lookahead: int) -> None:
+    def __init__(self, lookahead: int, watch: Watch) -> None:
         """Start with no replica.
 
         Args:
             lookahead: requests beyond what fits that may be placed on one replica, >= 0.
+            watch: measures their silence.
         """
         self._lookahead = lookahead
         self._accounts: dict[str, Account] = {}
         self._home: dict[str, Account] = {}
-        self._roomy: LazyHeap[OrderKey] = LazyHeap()
-        self._spare: LazyHeap[OrderKey] = LazyHeap()
+        self._watch = watch
+        self._trusted = Candidates(self._accounts)
+        self._suspects = Candidates(self._accounts)
         self._lost_at: dict[str, int] = {}  # lost replica -> last seq that counts as its old life
         self._joined = 0
         self._turn = 0
         self._smallest = 0
         self._largest = 0
+
+    def __contains__(self, replica: object) -> bool:
+        return replica in self._accounts
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -51,6 +58,12 @@ class Ledger:
         """Grants that live, on all replicas."""
         return len(self._home)
 
+    @property
+    def complete(self) -> int:
+        """Replicas that do not leave and have reported all that they hold; O(replicas)."""
+        accounts = self._accounts.values()
+        return sum(not account.gap and not account.figures.leaving for account in accounts)
+
     def accounts(self) -> tuple[Account, ...]:
         """All accounts, in the order in which the replicas joined. Not to be changed."""
         return tuple(self._accounts.values())
@@ -58,13 +71,13 @@ class Ledger:
     # What a placement policy asks (`router.policy.Fleet`).
 
     def freest(self, ticket: Ticket) -> str | None:
-        """The replica where the ticket fits that has most blocks left, else one with lookahead."""
+        """The replica where the ticket fits that has most blocks left, else one with lookahead.
+
+        A suspect only if nobody else takes the ticket.
+        """
         if ticket.blocks_max > self._smallest:
             return self._freest_of_the_large(ticket)
-        name = self._roomy.peek()
-        if name is not None and self._accounts[name].free_blocks >= ticket.blocks_now:
-            return name
-        return self._spare.peek()
+        return self._trusted.best(ticket) or self._suspects.best(ticket)
 
     def takes(self, replica: str, ticket: Ticket) -> bool:
         """Whether the ticket may be placed on the replica now."""
@@ -80,17 +93,45 @@ class Ledger:
         able = [account for account in self._accounts.values() if account.takes(ticket)]
         if not able:
             return None
-        best = min(able, key=lambda account: (not account.fits(ticket), account.order))
+        best = min(able, key=lambda a: (a.suspect, not a.fits(ticket), a.order))
         return best.figures.replica
 
     # What changes it.
 
-    def grant(self, entry: Entry, replica: str, now: float) -> None:
+    def pass_time(self, now: float) -> None:
+        """Take over that it is ``now``: who has been silent for too long is suspect."""
+        for replica in self._watch.overdue(now):
+            account = self._accounts[replica]
+            account.silent = True
+            self._index(account)
+
+    def tick(self, now: float) -> None:
+        """Say that the router is awake, so that silence can be told from its own sleep."""
+        self._watch.tick(now)
+
+    def silent(self, now: float) -> tuple[str, ...]:
+        """The replicas that have been silent for so long that they count as dead."""
+        return self._watch.silent(now)
+
+    def doubt(self, replica: str) -> bool:
+        """Mark a replica that could not be reached as suspect until its next report.
+
+        Returns:
+            Whether it was known and not marked so before.
+        """
+        account = self._accounts.get(replica)
+        if account is None or account.unreachable:
+            return False
+        account.unreachable = True
+        self._index(account)
+        return True
+
+    def grant(self, entry: Entry, replica: str, now: float, *, preempting: bool = False) -> None:
         """Charge the entry's ticket, which has no grant, to a known replica."""
         account = self._accounts[replica]
         ticket = entry.ticket
         self._turn += 1
-        account.charge(ticket.id, Grant(ticket.blocks_now, now, entry), self._turn)
+        account.charge(ticket.id, Grant(ticket.blocks_now, now, entry, preempting), self._turn)
         self._home[ticket.id] = account
         self._index(account)
 
@@ -141,6 +182,8 @@ class Ledger:
             newer = account.renew(report, now)
             if newer and resized:
                 self._measure_pools()
+        if newer:
+            self._watch.heard(report.replica, now)
         for ticket_id in report.admitted:
             account.name_admitted(ticket_id)
         ended = [self._end(account, ticket_id) for ticket_id in report.ended]
@@ -159,8 +202,9 @@ class Ledger:
         account = self._accounts.pop(replica, None)
         if account is None:
             return ()
-        self._roomy.discard(replica)
-        self._spare.discard(replica)
+        self._watch.forget(replica)
+        self._trusted.discard(replica)
+        self._suspects.discard(replica)
         self._lost_at.pop(replica, None)
         self._lost_at[replica] = account.figures.seq
         if len(self._lost_at) > _REMEMBERED_LOSSES:
@@ -229,12 +273,8 @@ class Ledger:
         self._largest = max(sizes, default=0)
 
     def _index(self, account: Account) -> None:
-        name, order = account.figures.replica, account.order
-        if account.open and account.free_seats > 0:
-            self._roomy.put(name, order)
-        else:
-            self._roomy.discard(name)
-        if account.spare:
-            self._spare.put(name, order)
-        else:
-            self._spare.discard(name)
+        here, there = self._trusted, self._suspects
+        if account.suspect:
+            here, there = there, here
+        here.put(account)
+        there.discard(account.figures.replica)

@@ -14,8 +14,9 @@ class Fleet(Protocol):
     def freest(self, ticket: Ticket) -> str | None:
         """The replica with most effective free blocks that takes the ticket, or None.
 
-        Where it fits comes before where it would wait as lookahead. Ties: fewer grants, then
-        the one placed on least recently. Costs the logarithm of the number of replicas.
+        Suspects are named only if nobody else takes the ticket. Then, where it fits comes before
+        where it would wait as lookahead. Ties: fewer grants, then the one placed on least
+        recently. Costs the logarithm of the number of replicas.
         """
 
     def takes(self, replica: str, ticket: Ticket) -> bool:

@@ -42,6 +42,33 @@ def test_full_is_ours_to_say() -> None:
     assert [d.num_replicas for d in deployments] == [2, 1, 3]
     assert deployments[2].ray_actor_options["num_gpus"] == 1.0
     assert config.replicas == 3
+    # Machines with GPUs and no CPUs are for replicas alone.
+    assert deployments[2].ray_actor_options["num_cpus"] == 0
+
+
+def test_whoever_is_to_go_has_time_to() -> None:
+    """Serve kills what still runs after graceful_shutdown_timeout_s, 20 s by default."""
+    app = build_app(ServeConfig(drain_s=50.0, gateway_drain_s=900.0, surge_percent=25))
+    gateway = app._bound_deployment
+    _, router, replica = gateway.init_args
+    inner = replica._bound_deployment
+    assert inner._deployment_config.graceful_shutdown_timeout_s > 50.0
+    assert gateway._deployment_config.graceful_shutdown_timeout_s == 900.0
+    # A redeploy starts the new gateways first: there is always one that takes requests.
+    assert gateway._deployment_config.max_surge_percent == 100
+    assert inner._deployment_config.max_surge_percent == 25
+
+
+def test_an_autoscaled_fleet_has_bounds_and_our_policy() -> None:
+    scaled = {"autoscaling": "wait", "min_replicas": 0, "max_replicas": 5, "replicas": 3}
+    replica = build_app(scaled)._bound_deployment.init_args[2]._bound_deployment
+    autoscaling = replica._deployment_config.autoscaling_config
+    assert (autoscaling.min_replicas, autoscaling.max_replicas) == (0, 5)
+    # One, to find out at once whether the model loads.
+    assert autoscaling.initial_replicas == 1
+    fixed = build_app({"max_replicas_per_node": 1})._bound_deployment.init_args[2]
+    assert fixed._bound_deployment._deployment_config.autoscaling_config is None
+    assert fixed._bound_deployment._replica_config.max_replicas_per_node == 1
 
 
 def test_only_gateways_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

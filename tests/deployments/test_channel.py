@@ -1,14 +1,14 @@
-"""The two ends of a stream, without a network between them."""
+"""A gateway's end of a stream, without a network."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from deployments.channel import Gone, HandleChannel, Outbox, ReplicaLost, answer_of
-from deployments.messages import Refusal, RefusalKind, ReplicaInfo
+from deployments.channel import HandleChannel, ReplicaLost
+from deployments.messages import Goodbye, Refusal, RefusalKind, ReplicaInfo
 from engine.request import SamplingParams
 from engine.submission import Submission
 
@@ -20,12 +20,32 @@ def event(key: str, token: int) -> Any:
     return (key, (token,), "", None, None)
 
 
+class FakeStream:
+    """What a handle's call to a generator returns: cancelling ends it on the far side."""
+
+    def __init__(self, messages: AsyncIterator[Any]) -> None:
+        self._messages = messages
+        self._next: asyncio.Future[Any] | None = None
+        self.cancelled = False
+
+    async def __anext__(self) -> Any:
+        self._next = asyncio.ensure_future(anext(self._messages))
+        return await self._next
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self._next is not None:
+            self._next.cancel()
+
+
 class FakeHandle:
     """Stands for a Serve handle: remembers the pin, hands out a scripted stream."""
 
     def __init__(self, stream: Callable[[], AsyncIterator[Any]], answer: Any = None) -> None:
         self._stream = stream
         self._answer = answer
+        self.streams: list[FakeStream] = []
+        self.reachable = False
         self.pins: set[str] = set()
         self.opened = 0
 
@@ -36,11 +56,18 @@ class FakeHandle:
             return Method(self, self._call)  # type: ignore[return-value]
         if options.get("method_name") == "stream":
             return Method(self, self._open)  # type: ignore[return-value]
+        if options.get("method_name") == "ping":
+            return Method(self, self._ping)  # type: ignore[return-value]
         return self
 
-    def _open(self, gateway: str) -> AsyncIterator[Any]:
+    def _open(self, gateway: str) -> FakeStream:
         self.opened += 1
-        return self._stream()
+        self.streams.append(FakeStream(self._stream()))
+        return self.streams[-1]
+
+    async def _ping(self) -> None:
+        if not self.reachable:
+            raise ActorUnavailableError("gone", b"\0" * 16)
 
     async def _call(self, *arguments: Any) -> Any:
         if isinstance(self._answer, BaseException):
@@ -53,25 +80,9 @@ class Method:
         self.remote = function
 
 
-def channel(handle: FakeHandle, lost: list[str] | None = None) -> HandleChannel:
+def channel(handle: FakeHandle, lost: list[ReplicaLost] | None = None) -> HandleChannel:
     on_lost = ([] if lost is None else lost).append
     return HandleChannel(handle, "gw", on_lost)  # type: ignore[arg-type]
-
-
-async def test_batches_carry_what_came_meanwhile() -> None:
-    box = Outbox()
-    batches = box.batches()
-    box.put(event("a", 1))
-    box.put(event("b", 2))
-    box.flush()
-    assert await anext(batches) == (event("a", 1), event("b", 2))
-    for token in (3, 4):
-        box.put(event("a", token))
-        box.flush()
-    assert await anext(batches) == (event("a", 3), event("a", 4))
-    box.put(event("a", 5))
-    box.close()
-    assert [batch async for batch in batches] == [(event("a", 5),)]
 
 
 async def test_one_stream_for_all_who_connect() -> None:
@@ -125,37 +136,84 @@ async def test_a_replica_that_cannot_be_reached_is_lost() -> None:
         await channel(FakeHandle(stream)).connect("r")
 
 
-async def test_a_lost_replica_is_told_of_even_if_nobody_used_it() -> None:
+@pytest.mark.parametrize("reachable", [True, False])
+@pytest.mark.parametrize("error", [ActorUnavailableError("gone", b"\0" * 16), ActorDiedError()])
+async def test_a_lost_replica_is_told_of_even_if_nobody_used_it(
+    error: Exception, reachable: bool
+) -> None:
     """Else the router keeps a dead replica, and its figures, until a request is sent there."""
     goon = asyncio.Event()
 
     async def stream() -> AsyncIterator[Any]:
         yield INFO
         await goon.wait()
+        raise error
 
-    lost: list[str] = []
-    await channel(FakeHandle(stream), lost).connect("r")
+    lost: list[ReplicaLost] = []
+    handle = FakeHandle(stream)
+    handle.reachable = reachable
+    await channel(handle, lost).connect("r")
     assert not lost
     goon.set()
-    async with asyncio.timeout(5):
-        while not lost:
-            await asyncio.sleep(0)
-    assert lost == ["r"]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    # In doubt it is said once; and once more if the replica does not answer either.
+    dead = isinstance(error, ActorDiedError)
+    assert [(one.replica, one.certain) for one in lost] == [("r", dead)] * (
+        1 if dead or reachable else 2
+    )
 
 
-async def test_whose_cancellation_it_is() -> None:
-    """A router or replica that is being stopped cancels calls: no reason to stop here too."""
+async def test_a_replica_that_says_goodbye_is_not_told_of() -> None:
+    """It has told the router itself; what it had goes on elsewhere."""
+    goon = asyncio.Event()
 
-    async def stopped() -> None:
-        raise asyncio.CancelledError
+    async def stream() -> AsyncIterator[Any]:
+        yield INFO
+        await goon.wait()
+        yield (event("a", 1),)
+        yield Goodbye()
 
-    with pytest.raises(Gone):
-        await answer_of(stopped())
-    mine = asyncio.create_task(answer_of(asyncio.Event().wait()))
-    await asyncio.sleep(0)
-    mine.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await mine
+    lost: list[ReplicaLost] = []
+    link = await channel(FakeHandle(stream), lost).connect("r")
+    heard: list[Any] = []
+    link.listen("a", heard.append)
+    goon.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (heard[0], heard[1].left, lost) == (event("a", 1), True, [])
+
+
+async def test_a_replica_that_has_gone_already_can_only_say_goodbye() -> None:
+    async def stream() -> AsyncIterator[Any]:
+        yield Goodbye()
+
+    with pytest.raises(ReplicaLost) as caught:
+        await channel(FakeHandle(stream)).connect("r")
+    assert caught.value.left
+
+
+async def test_a_replica_is_dropped_on_the_routers_word() -> None:
+    """One that hangs keeps its stream open for ever: only its silence shows it."""
+
+    async def stream() -> AsyncIterator[Any]:
+        yield INFO
+        await asyncio.Event().wait()
+
+    lost: list[ReplicaLost] = []
+    handle = FakeHandle(stream)
+    links = channel(handle, lost)
+    link = await links.connect("r")
+    heard: list[Any] = []
+    link.listen("a", heard.append)
+    links.drop("r", "silent")
+    links.drop("unknown", "silent")
+    assert isinstance(heard[0], ReplicaLost)
+    assert handle.streams[0].cancelled
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert lost == []
+    assert await links.connect("r") is not link
 
 
 @pytest.mark.parametrize(
@@ -171,9 +229,14 @@ async def test_a_submit_that_did_not_arrive_is_a_loss(answer: Any) -> None:
         yield INFO
         await asyncio.Event().wait()
 
-    link = await channel(FakeHandle(stream, answer)).connect("r")
+    link = await channel(handle := FakeHandle(stream, answer)).connect("r")
+    heard: list[Any] = []
+    link.listen("other", heard.append)
     with pytest.raises(ReplicaLost):
         await link.submit(SUBMISSION)
+    # Nor does anybody else get anything from it any more.
+    assert isinstance(heard[0], ReplicaLost)
+    assert handle.streams[0].cancelled
 
 
 async def test_a_refusal_is_passed_on() -> None:

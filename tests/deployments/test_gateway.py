@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from deployments import gateway as module
-from deployments.channel import Gone
+from deployments.calls import Gone
 from deployments.config import ServeConfig
 from deployments.gateway import Gateway, build_http
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
@@ -30,7 +30,6 @@ class FakeRouter:
         self.answer: str | Refusal = Refusal(RefusalKind.BUSY, retry_after=2.5)
         self.counts = Counts()
         self.released: list[str] = []
-        self.losses: list[str] = []
 
     async def describe(self) -> ReplicaInfo:
         return INFO
@@ -45,8 +44,8 @@ class FakeRouter:
     def release(self, ticket: str, *, finished: bool) -> None:
         self.released.append(ticket)
 
-    async def lost(self, replica: str) -> None:
-        self.losses.append(replica)
+    def nobody(self) -> Refusal:
+        return Refusal(RefusalKind.NO_REPLICA, retry_after=5.0)
 
     async def count(self, counts: Counts) -> None:
         await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """What is counted adds up, and the page is one that Prometheus reads."""
 
 import pickle
+from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,6 +18,7 @@ REPLICA = ReplicaGauges(
     free_blocks=4,
     effective_free_blocks=4,
     running=3,
+    max_seqs=8,
     waiting=2,
     charged=0,
     grants=5,
@@ -29,7 +31,11 @@ GAUGES = Gauges(
     placed_total=1,
     bounced_total=0,
     busy_total=0,
-    replicas=(REPLICA,),
+    replicas=(
+        REPLICA,
+        replace(REPLICA, replica="r2", suspect=True),
+        replace(REPLICA, replica="r3", suspect=True, leaving=True),
+    ),
 )
 
 
@@ -73,6 +79,8 @@ def test_the_page_is_valid_and_says_what_was_counted() -> None:
     assert page[("inter_token_latency_seconds_count", (model,))] == 3
     waited = ("request_queue_time_seconds_count", (model, ("priority_class", "high")))
     assert page[waited] == 1
+    states = {"serving": 1, "leaving": 1, "suspect": 1}
+    assert {s: page[("num_replicas", (model, ("state", s)))] for s in states} == states
 
 
 def test_every_family_is_there_before_anything_was_counted() -> None:

@@ -5,6 +5,7 @@ import inspect
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,11 @@ def test_the_methods_that_are_overridden_exist_and_take_the_same() -> None:
         assert list(ours) == list(base)
 
 
+@dataclass(frozen=True)
+class Id:
+    unique_id: str
+
+
 class Bare(PinnedRequestRouter):
     """A router without the rest of Serve."""
 
@@ -35,15 +41,14 @@ class Bare(PinnedRequestRouter):
         self.initialize_state(appear_timeout_s=appear_timeout_s)
 
     @property
-    def curr_replicas(self) -> dict[str, Any]:
-        return {str(number): replica for number, replica in enumerate(self.replicas)}
+    def curr_replicas(self) -> dict[Any, Any]:
+        return {replica.replica_id: replica for replica in self.replicas}
 
     def run(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-        replicas: list[Any] = [
-            SimpleNamespace(replica_id=SimpleNamespace(unique_id=name)) for name in names
-        ]
-        monkeypatch.setattr(RequestRouter, "update_replicas", lambda *_: None)
-        self.replicas = replicas
+        replicas: list[Any] = [SimpleNamespace(replica_id=Id(name)) for name in names]
+        monkeypatch.setattr(
+            RequestRouter, "update_replicas", lambda _, now: setattr(self, "replicas", now)
+        )
         self.update_replicas(replicas)
 
     async def choose(self, name: str) -> str:
@@ -66,20 +71,51 @@ async def test_waits_for_one_that_was_never_seen_and_not_for_one_that_has_gone(
     await asyncio.sleep(0)
     router.run(monkeypatch, "b", "a")
     assert await asyncio.wait_for(asyncio.gather(*calls), 5) == ["a", "a"]
-    router.run(monkeypatch, "b")
-    with pytest.raises(ReplicaUnavailableError):
-        await asyncio.wait_for(router.choose("a"), 5)
     with pytest.raises(ReplicaUnavailableError):
         await Bare(appear_timeout_s=0.01).choose("c")
+
+
+async def test_one_that_serve_is_stopping_is_called_but_is_no_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has requests to finish, and a client that leaves has its own aborted there."""
+    monkeypatch.setattr(pinning, "LEAVING", 1)
+    router = Bare(appear_timeout_s=60)
+    router.run(monkeypatch, "a", "b")
+    assert await router.choose("member/a") == "a"
+    router.run(monkeypatch, "b")
+    assert await router.choose("a") == "a"
+    with pytest.raises(ReplicaUnavailableError):
+        await asyncio.wait_for(router.choose("member/a"), 5)
+    # Of those that have gone for good, few are kept.
+    router.run(monkeypatch)
+    with pytest.raises(ReplicaUnavailableError):
+        await asyncio.wait_for(router.choose("a"), 5)
+    assert await router.choose("b") == "b"
+
+
+async def test_a_call_to_whichever_replica_waits_until_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That is how Serve's autoscaler learns, at no replicas, that one is wanted."""
+    router = Bare(appear_timeout_s=0.01)
+    call = asyncio.create_task(router.choose(""))
+    for names in ((), ("a",)):
+        await asyncio.sleep(0)
+        assert not call.done()
+        router.run(monkeypatch, *names)
+    assert await asyncio.wait_for(call, 5) == "a"
 
 
 def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each life of a replica has a new name; a handle may live for months."""
     monkeypatch.setattr(pinning, "REMEMBERED", 3)
+    monkeypatch.setattr(pinning, "LEAVING", 2)
     router = Bare(appear_timeout_s=1)
     for life in range(10):
         router.run(monkeypatch, "long-lived", f"life-{life}")
     assert set(router._seen) == {"long-lived", "life-8", "life-9"}
+    assert list(router._leaving) == ["life-7", "life-8"]
 
 
 @pytest.mark.cluster

@@ -10,7 +10,7 @@ import pytest
 import engine.build
 from deployments import replica as module
 from deployments.config import ServeConfig
-from deployments.messages import Refusal, RefusalKind
+from deployments.messages import Goodbye, Heard, Refusal, RefusalKind
 from deployments.replica import Replica
 from engine.request import FinishReason, SamplingParams
 from engine.submission import Delta, EngineFailed, Progress, StepReport, Submission
@@ -79,32 +79,49 @@ class FakeRouter:
         self.script: list[BaseException] = []
         self.reports: list[Report] = []
         self.report = SimpleNamespace(remote=self._report)
+        self.left = SimpleNamespace(remote=self._left)
+        self.gone: list[str] = []
 
     def options(self, **_: Any) -> "FakeRouter":
         return self
 
-    async def _report(self, report: Report, *_: Any) -> bool:
+    async def _left(self, replica: str) -> None:
+        self.gone.append(replica)
+
+    async def _report(self, report: Report, *_: Any) -> Heard:
         await asyncio.sleep(0)
         if self.script:
             raise self.script.pop(0)
         self.reports.append(report)
-        return False
+        return Heard(False, {"demand": 1.0})
 
 
 class House:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, drain_s: float = 60.0) -> None:
         info = SimpleNamespace(fingerprint="f", block_tokens=4, total_blocks=10, max_model_len=40)
 
         def build(config: Any, on_step: Any, clock: Any) -> Any:
             self.engine = FakeEngine(on_step)
             return self.engine, info
 
-        context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="r"))
+        replica_id = SimpleNamespace(unique_id="r")
+        context = SimpleNamespace(replica_id=replica_id, deployment="Replica", app_name="app")
+        self.wanted: asyncio.Queue[bool] = asyncio.Queue()
+        monkeypatch.setattr(module, "membership", lambda *_: self._membership())
+        monkeypatch.setattr(module.serve, "get_deployment_handle", lambda *_: None)
         monkeypatch.setattr(module.serve, "get_replica_context", lambda: context)
         monkeypatch.setattr(engine.build, "build_engine", build)
         self.router = FakeRouter()
-        config = ServeConfig(report_interval_s=0.001, heartbeat_s=0.01)
+        config = ServeConfig(report_interval_s=0.001, heartbeat_s=0.01, drain_s=drain_s)
         self.replica = Replica(config, self.router)  # type: ignore[arg-type]
+
+    async def _membership(self) -> AsyncIterator[bool]:
+        while True:
+            yield await self.wanted.get()
+
+    def close(self) -> None:
+        self.replica._reporting.cancel()
+        self.replica._following.cancel()
 
     async def submit(self, key: str) -> Refusal | None:
         return await self.replica.submit("g", Submission(key, (1,), SamplingParams()))
@@ -122,7 +139,7 @@ class House:
 async def house(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     house = House(monkeypatch)
     yield house
-    house.replica._reporting.cancel()
+    house.close()
 
 
 async def test_events_go_to_the_gateway_that_asked_and_ends_to_the_router(house: House) -> None:
@@ -182,3 +199,66 @@ async def test_when_the_engine_fails_streams_end_without_an_error(house: House) 
     with pytest.raises(RuntimeError, match="does not move"):
         await house.replica.check_health()
     assert house.replica._owner == {}
+
+
+async def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes(house: House) -> None:
+    """Serve ended a replica with what it had running."""
+    stream = house.replica.stream("g")
+    await anext(stream)
+    await house.submit("a")
+    house.wanted.put_nowait(True)
+    assert not (await house.reports())[-1].leaving
+    house.wanted.put_nowait(False)
+    assert (await house.reports())[-1].leaving
+    # On its way when the router heard of it: taken all the same.
+    assert await house.submit("b") is None
+    for key in ("a", "b"):
+        assert house.router.gone == []
+        house.engine.end(key)
+        house.engine.tell()
+        assert await anext(stream) == ((key, (7,), "x", "stop", None),)
+    assert [message async for message in stream] == [Goodbye()]
+    await until(lambda: house.router.gone)
+    assert house.router.gone == ["r"]
+    # Whoever comes now is sent away, and no report calls it back to life.
+    assert [message async for message in house.replica.stream("h")] == [Goodbye()]
+    await until(house.replica._reporting.cancelled)
+
+
+async def test_at_the_deadline_it_hands_over_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch, drain_s=0.01)
+    stream = house.replica.stream("g")
+    await anext(stream)
+    await house.submit("a")
+    house.wanted.put_nowait(False)
+    assert [message async for message in stream] == [Goodbye()]
+    assert house.engine.aborted == ["a"]
+    assert house.replica._owner == {}
+    house.close()
+
+
+async def test_a_replica_that_is_wanted_again_stays(house: House) -> None:
+    """Serve's controller may lose sight of one for a moment, as when it is restarted."""
+    stream = house.replica.stream("g")
+    await anext(stream)
+    await house.submit("a")
+    house.wanted.put_nowait(False)
+    assert (await house.reports())[-1].leaving
+    house.wanted.put_nowait(True)
+    assert not (await house.reports())[-1].leaving
+    house.engine.end("a")
+    house.engine.tell()
+    assert await anext(stream) == (("a", (7,), "x", "stop", None),)
+    await house.reports()
+    assert (house.replica._gone, house.router.gone) == (False, [])
+
+
+async def test_what_the_router_says_is_passed_on_to_the_autoscaler(house: House) -> None:
+    await house.reports()
+    assert house.replica.record_autoscaling_stats() == {"demand": 1.0}
+
+
+async def until(check: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not check():
+            await asyncio.sleep(0.001)

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
-from deployments.messages import Vitals
+from deployments.messages import Heard, Vitals
 from deployments.reporting import Figures, Reporter
 from router.report import Report
 
@@ -16,6 +16,7 @@ FIGURES = Figures(
     waiting=0,
     waiting_blocks=0,
     max_waiting=3,
+    leaving=False,
     held=("x",),
     ending=(),
     vitals=Vitals(True, 0, 0),
@@ -34,12 +35,12 @@ class Desk:
         self.reporter = Reporter("r", lambda: self.figures, self.send, interval_s, heartbeat_s)
         self.task = asyncio.get_running_loop().create_task(self.reporter.run())
 
-    async def send(self, report: Report, vitals: Vitals) -> bool:
+    async def send(self, report: Report, vitals: Vitals) -> Heard:
         self.arrived.set()
         if self.fail:
             raise ConnectionError("no router")
         self.reports.append(report)
-        return self.full
+        return Heard(self.full, {"n": len(self.reports)})
 
     async def count(self, number: int) -> list[Report]:
         async with asyncio.timeout(5):

@@ -2,12 +2,13 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from deployments import router as module
 from deployments.config import ServeConfig
-from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Vitals
+from deployments.messages import Heard, Refusal, RefusalKind, ReplicaInfo, Vitals
 from deployments.metrics import Counts
 from deployments.router import Router
 from router.report import Report
@@ -24,8 +25,10 @@ def ticket(name: str, blocks: int = 4) -> Ticket:
 class Fleet:
     """A router, and replicas of ten blocks that report to it by hand."""
 
-    def __init__(self, **settings: int) -> None:
-        self.router = Router(ServeConfig(lookahead=0, **settings))  # type: ignore[arg-type]
+    def __init__(self, **settings: Any) -> None:
+        # One replica is all that a new router has to hear of before it places anything.
+        settings = {"lookahead": 0, "replicas": 1} | settings
+        self.router = Router(ServeConfig(**settings))
         self._seq: dict[str, int] = {}
 
     async def report(
@@ -36,7 +39,8 @@ class Fleet:
         ended: tuple[str, ...] = (),
         vitals: Vitals = WELL,
         full: bool = False,
-    ) -> bool:
+        leaving: bool = False,
+    ) -> Heard:
         seq = self._seq[replica] = self._seq.get(replica, 0) + 1
         report = Report(
             replica=replica,
@@ -50,6 +54,7 @@ class Fleet:
             max_waiting=8,
             admitted=admitted,
             ended=ended,
+            leaving=leaving,
             held=() if seq == 1 or full else None,
         )
         return await self.router.report(report, vitals, INFO)
@@ -77,9 +82,8 @@ async def test_who_comes_before_the_first_replica_waits_for_it() -> None:
     assert await early == "r"
 
 
-async def test_hope_for_a_replica_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPLICA_WAIT_S", 0.01)
-    fleet = Fleet()
+async def test_hope_for_a_replica_ends() -> None:
+    fleet = Fleet(hold_s=0.01)
     answer = await fleet.ask("a")
     assert isinstance(answer, Refusal)
     assert (answer.kind, answer.retry_after > 0) == (RefusalKind.NO_REPLICA, True)
@@ -207,10 +211,11 @@ async def test_nothing_is_kept_of_what_has_ended() -> None:
         assert answers == [name] * 2
         await fleet.router.release({f"{name}-0": True})
         assert await waiting == name
-        await fleet.router.lost(name)
+        await fleet.router.lost(name, certain=True)
     await session.aclose()  # type: ignore[attr-defined]
     router = fleet.router
-    assert (router._calls, router._sessions, router._replicas, router._placed) == ({}, {}, {}, {})
+    assert (len(router._pending), await router.unfinished()) == (0, 0)
+    assert (router._sessions, router._replicas, router._placed) == ({}, {}, {})
     assert 'replica="r' not in (await router.metrics("m")).replace('replica="router"', "")
 
 
@@ -219,10 +224,10 @@ async def test_a_lost_replica_gets_nothing_until_it_reports_in_full() -> None:
     await fleet.report("r")
     await fleet.report("s", free=5)
     assert await fleet.ask("a") == "r"
-    await fleet.router.lost("r")
+    await fleet.router.lost("r", certain=True)
     assert await fleet.ask("b") == "s"
     assert fleet.grants() == 1
-    assert await fleet.report("r")
+    assert (await fleet.report("r")).full
     call = fleet.ask("c")
     await settle()
     assert not call.done()
@@ -283,12 +288,9 @@ async def test_describes_the_smallest_replica() -> None:
     assert await asked == INFO
 
 
-async def test_whoever_asks_for_replicas_in_vain_is_told_when_to_come_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_whoever_asks_for_replicas_in_vain_is_told_when_to_come_back() -> None:
     """Spread: who is told the same time comes back at the same time."""
-    monkeypatch.setattr(module, "REPLICA_WAIT_S", 0.01)
-    fleet = Fleet()
+    fleet = Fleet(hold_s=0.01)
     answers = await asyncio.gather(*(fleet.router.describe() for _ in range(5)))
     times = [answer.retry_after for answer in answers if isinstance(answer, Refusal)]
     assert len(set(times)) == 5
@@ -299,8 +301,151 @@ async def test_a_replica_that_comes_and_goes_is_not_described() -> None:
     asked = asyncio.create_task(fleet.router.describe())
     await settle()
     await fleet.report("r")
-    await fleet.router.lost("r")
+    await fleet.router.lost("r", certain=True)
     await settle()
     assert not asked.done()
     await fleet.report("s")
     assert await asked == INFO
+
+
+async def test_a_new_router_hears_the_replicas_before_it_places() -> None:
+    """The first to report after a restart got everything, though it had no room."""
+    fleet = Fleet(replicas=2, heartbeat_s=60.0)
+    calls = [fleet.ask(name) for name in ("a", "b", "c")]
+    await fleet.report("r", free=4)
+    await settle()
+    assert not any(call.done() for call in calls)
+    await fleet.report("s")
+    # One more on r would be one too many.
+    assert sorted(await asyncio.gather(*calls)) == ["r", "s", "s"]
+
+
+async def test_a_new_router_does_not_wait_for_those_that_never_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.005)
+    fleet = Fleet(replicas=2, heartbeat_s=0.01)
+    call = fleet.ask("a")
+    await fleet.report("r")
+    assert await asyncio.wait_for(call, 5) == "r"
+
+
+async def test_a_replica_that_leaves_gets_nothing_new() -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    assert await fleet.ask("a") == "r"
+    await fleet.report("r", admitted=("a",), leaving=True)
+    call = fleet.ask("b")
+    await settle()
+    assert not call.done()
+    await fleet.report("s")
+    assert await call == "s"
+    assert fleet.grants() == 2
+
+
+async def test_out_of_reach_once_is_last_and_twice_is_lost() -> None:
+    fleet = Fleet()
+    await fleet.report("r")
+    await fleet.report("s", free=5)
+    await fleet.router.lost("r", certain=False)
+    assert await fleet.ask("a") == "s"
+    # No news is not "full": it is still there for what nobody else takes.
+    assert await fleet.ask("b") == "r"
+    await fleet.router.lost("r", certain=False)
+    assert fleet.grants() == 1
+    assert list(fleet.router._replicas) == ["s"]
+    assert await fleet.router.unfinished() == 1
+
+
+async def test_a_silent_replica_is_given_up_and_the_gateways_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ray#61263: a process that was stopped keeps its streams open; nobody else would notice."""
+    monkeypatch.setattr(module, "TICK_S", 0.005)
+    fleet = Fleet(silent_s=0.2)
+    session = fleet.router.session("g")
+    assert await anext(session) == ""
+    await fleet.report("r")
+    assert await fleet.ask("a") == "r"
+    assert await asyncio.wait_for(anext(session), 5) == "r"
+    assert (fleet.grants(), fleet.router._replicas) == (0, {})
+    await session.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_step_loop_that_hangs_is_told_to_the_gateways_too() -> None:
+    fleet = Fleet()
+    session = fleet.router.session("g")
+    await anext(session)
+    await fleet.report("r")
+    await fleet.report("r", vitals=Vitals(False, 0, 0))
+    assert await anext(session) == "r"
+    await session.aclose()  # type: ignore[attr-defined]
+
+
+async def test_when_closed_it_finishes_what_it_has() -> None:
+    """vllm#24885: SIGTERM with requests under way."""
+    fleet = Fleet()
+    await fleet.report("r")
+    await fleet.ask("a", blocks=10)
+    waiting = fleet.ask("b")
+    await settle()
+    await fleet.router.close()
+    assert not await fleet.router.healthy()
+    refused = await fleet.ask("c")
+    assert isinstance(refused, Refusal)
+    assert (refused.kind, await fleet.router.unfinished()) == (RefusalKind.NO_REPLICA, 2)
+    await fleet.router.release({"a": True})
+    assert await waiting == "r"
+    # Its replica may die even now.
+    again = Ticket("b.1", 0, 0, 4, 4, again=True)
+    await fleet.router.release({"b": False})
+    assert await fleet.router.acquire("g", again) == "r"
+    await fleet.router.release({"b.1": True})
+    assert await fleet.router.unfinished() == 0
+
+
+class Sleeper(Fleet):
+    """A fleet that may go to sleep, and counts how often it is woken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.woken = 0
+
+        async def wake(router: Router) -> None:
+            self.woken += 1
+
+        monkeypatch.setattr(Router, "_wake", wake)
+        scaled = {"autoscaling": "blocks", "min_replicas": 0, "max_replicas": 1}
+        super().__init__(**scaled, **settings)
+
+
+async def test_asleep_is_healthy_and_a_request_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scaled to zero: requests are held, not refused, while a replica starts."""
+    fleet = Sleeper(monkeypatch)
+    await fleet.report("r")
+    await fleet.router.lost("r", certain=True)
+    await settle()
+    assert (await fleet.router.healthy(), fleet.router._hope.alive) == (True, False)
+    woken = fleet.woken
+    call = fleet.ask("a")
+    await settle()
+    assert (call.done(), fleet.woken) == (False, woken + 1)
+    await fleet.report("s")
+    assert await call == "s"
+
+
+async def test_a_fleet_that_does_not_wake_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Sleeper(monkeypatch, hold_s=0.01)
+    answers = [await fleet.ask("a"), await fleet.ask("b")]
+    assert all(isinstance(one, Refusal) for one in answers)
+    assert (await fleet.router.healthy(), fleet.woken >= 2) == (False, True)
+
+
+async def test_replicas_relay_what_the_autoscaler_is_to_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Sleeper(monkeypatch)
+    await fleet.report("r", free=6)
+    fleet.router._tick()
+    demand = (await fleet.report("r", free=6)).demand
+    assert (demand["replicas"], demand["total_blocks"], demand["free_blocks"]) == (1, 10, 6)
+    assert Heard(False) == await Fleet().report("r")

@@ -60,7 +60,7 @@ class _Method:
         self._router = router
         self._name = name
 
-    def remote(self, *arguments: Any) -> Any:
+    def remote(self, *arguments: Any, **_: Any) -> Any:
         self._router.called.append((self._name, arguments))
         answer = self._router._answer(self._name)
         if self._name == "session":
@@ -78,14 +78,17 @@ async def _say(answer: Any) -> Any:
 
 
 async def _stream(answer: Any) -> AsyncIterator[Any]:
-    yield 0
+    yield ""
     if isinstance(answer, BaseException):
         raise answer
+    if isinstance(answer, str):
+        yield answer
     await asyncio.Event().wait()
 
 
-def client(router: FakeRouter) -> RouterClient:
-    return RouterClient(router, "gw", random.Random(0))  # type: ignore[arg-type]
+def client(router: FakeRouter, hold_s: float = 60.0, lost: list[str] | None = None) -> RouterClient:
+    on_lost = ([] if lost is None else lost).append
+    return RouterClient(router, "gw", random.Random(0), hold_s, on_lost)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -115,9 +118,13 @@ async def test_a_bounce_that_did_not_arrive_is_an_acquire() -> None:
     assert [name for name, _ in router.called] == ["bounced", "acquire"]
 
 
-async def test_no_router_for_long_is_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROUTER_WAIT_S", 0.01)
-    ask = client(FakeRouter(acquire=[DEAD]))
+@pytest.mark.parametrize("answer", [DEAD, asyncio.Event().wait], ids=["dead", "hangs"])
+async def test_no_router_for_long_is_no_replica(
+    answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call to a deployment without a process waits for ever: so did the client."""
+    monkeypatch.setattr(module, "LOOK_S", 0.005)
+    ask = client(FakeRouter(acquire=[answer]), hold_s=0.01)
     answers = [await ask.place(TICKET, bounced=False) for _ in range(3)]
     assert all(isinstance(one, Refusal) for one in answers)
     assert {one.kind for one in answers if isinstance(one, Refusal)} == {RefusalKind.NO_REPLICA}
@@ -129,14 +136,26 @@ async def test_waiting_in_the_queue_is_not_waiting_for_a_router(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever had waited for long was refused at once when the router died."""
-    monkeypatch.setattr(module, "ROUTER_WAIT_S", 0.02)
+    monkeypatch.setattr(module, "LOOK_S", 0.005)
 
     async def long() -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
         raise DEAD
 
-    router = FakeRouter(acquire=[long, DEAD, "r"])
-    assert await client(router).place(TICKET, bounced=False) == "r"
+    router = FakeRouter(acquire=[long, DEAD, "r"], session=[None])
+    ask = client(router, hold_s=0.05)
+    session = asyncio.create_task(ask.keep_session())
+    await until(lambda: router.arguments("session"))
+    assert await ask.place(TICKET, bounced=False) == "r"
+    session.cancel()
+
+
+async def test_hears_which_replicas_the_router_gives_up() -> None:
+    router, lost = FakeRouter(session=["r"]), list[str]()
+    task = asyncio.create_task(client(router, lost=lost).keep_session())
+    await until(lambda: lost)
+    task.cancel()
+    assert lost == ["r"]
 
 
 async def test_cancelling_cancels_the_call() -> None:
@@ -178,4 +197,4 @@ async def test_without_a_router_nothing_is_healthy(trouble: BaseException) -> No
     ask = client(router)
     assert not await ask.healthy()
     assert isinstance(await ask.describe(), Refusal)
-    await ask.lost("r")
+    await ask.lost("r", certain=False)

@@ -1,0 +1,103 @@
+"""Pending: the questions of gateways, from the asking until the ticket is given up."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deployments.messages import Refusal, RefusalKind
+from router.errors import Busy, NeverFitsAnywhere, NoReplica
+from router.ticket import Decision, Placement
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A gateway's newest question about one ticket.
+
+    Attributes:
+        gateway: who asks.
+        decided: gets the answer: a replica, or why there is none.
+    """
+
+    gateway: str
+    decided: "asyncio.Future[str | Refusal]"
+
+    def answer(self, answer: str | Refusal) -> None:
+        """Answer, unless it has been answered or the caller has gone."""
+        if not self.decided.done():
+            self.decided.set_result(answer)
+
+
+class Pending:
+    """All tickets that were asked for and not given up, with the newest call about each."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, ticket: object) -> bool:
+        return ticket in self._calls
+
+    def ask(self, gateway: str, ticket: str) -> Call:
+        """Note a question; an earlier one about the same ticket is void, its caller has gone."""
+        before = self._calls.get(ticket)
+        call = Call(gateway, asyncio.get_running_loop().create_future())
+        self._calls[ticket] = call
+        if before is not None:
+            before.answer(Refusal(RefusalKind.ABANDONED))
+        return call
+
+    def is_newest(self, ticket: str, call: Call) -> bool:
+        """Whether nobody has asked for the ticket since."""
+        return self._calls.get(ticket) is call
+
+    def decide(self, decisions: Iterable[Decision]) -> list[str]:
+        """Answer those that were decided; returns the replicas that were placed on."""
+        placed = []
+        for decision in decisions:
+            call = self._calls.get(decision.ticket)
+            if isinstance(decision, Placement):
+                answer: str | Refusal = decision.replica
+                placed.append(decision.replica)
+            else:
+                answer = refusal_of(decision.error)
+                self._calls.pop(decision.ticket, None)
+            if call is not None:
+                call.answer(answer)
+        return placed
+
+    def give_up(self, ticket: str) -> None:
+        """Forget a ticket; whoever still waits for it hears so."""
+        if (call := self._calls.pop(ticket, None)) is not None:
+            call.answer(Refusal(RefusalKind.ABANDONED))
+
+    def forget(self, ticket: str) -> None:
+        """Forget a ticket that nobody waits for."""
+        self._calls.pop(ticket, None)
+
+    def of(self, gateway: str) -> list[str]:
+        """The tickets of a gateway, those that wait for a decision first."""
+        calls = [
+            (t, call.decided.done()) for t, call in self._calls.items() if call.gateway == gateway
+        ]
+        return [ticket for ticket, _ in sorted(calls, key=lambda item: item[1])]
+
+    @property
+    def waits(self) -> bool:
+        """Whether a ticket waits for a decision."""
+        return any(not call.decided.done() for call in self._calls.values())
+
+
+def refusal_of(error: Busy | NoReplica | NeverFitsAnywhere) -> Refusal:
+    """Turn a refusal of the router into one that crosses processes."""
+    if isinstance(error, Busy):
+        return Refusal(
+            RefusalKind.BUSY,
+            retry_after=error.retry_after,
+            current=error.queued,
+            limit=error.limit,
+        )
+    if isinstance(error, NoReplica):
+        return Refusal(RefusalKind.NO_REPLICA, retry_after=error.retry_after)
+    return Refusal(RefusalKind.NEVER_FITS, current=error.blocks, limit=error.total)

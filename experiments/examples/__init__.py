@@ -1,0 +1,1 @@
+"""Small programs to watch a running deployment with."""
