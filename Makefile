@@ -14,12 +14,15 @@ MODEL ?= demo
 SERVE_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+CHAOS_S ?= 300
+CHAOS_SEED ?= 1
 
-.PHONY: help install model serve test lint types imports fmt bench clean
+.PHONY: help install model serve test lint types imports chaos fmt bench clean
 
 help:
 	@echo 'make serve    two CPU replicas of the demo model behind http://127.0.0.1:8000'
 	@echo 'make test     format and lint checks, types, import rules, all tests'
+	@echo 'make chaos    load while processes are killed, for CHAOS_S=300 seconds, with CHAOS_SEED=1'
 	@echo 'make bench    benchmarks on this machine'
 	@echo 'make fmt      format the code'
 	@echo 'make clean    remove the virtual environment and all caches of the tools'
@@ -54,6 +57,11 @@ imports: $(INSTALLED)
 # pytest comes last, so that its closing line is the last that is printed.
 test: lint types imports model
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The test that `make test` runs for some seconds. Another seed is another course of events.
+chaos: $(INSTALLED)
+	@CHAOS_S='$(CHAOS_S)' CHAOS_SEED='$(CHAOS_SEED)' \
+		$(BIN)/python -m pytest tests/chaos -s $(PYTEST_ARGS)
 
 bench: $(INSTALLED) model
 	@exec $(BIN)/tidegate bench $(BENCH_ARGS)

@@ -73,6 +73,11 @@ class Server:
         prefix = f"ray::ServeReplica:tidegate:{kind}"
         return [one for one in found if " ".join(one.cmdline()).startswith(prefix)]
 
+    @property
+    def logs(self) -> Path:
+        """Where the run's logs are; they go when it stops."""
+        return Path(self.output.split("(logs: ")[1].split(";")[0]).resolve()
+
     def metrics(self) -> dict[str, float]:
         """The page's samples by name and labels, without the prefix and the model's name."""
         page = httpx.get(f"{self.url}/metrics", timeout=30).text

@@ -1,0 +1,29 @@
+"""Faults: what is done to the server, and the record of when it was."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What can be done to a process of the server."""
+
+    KILL_REPLICA = "kill replica"
+    FREEZE_REPLICA = "freeze replica"
+    THAW_REPLICA = "thaw replica"
+    KILL_ROUTER = "kill router"
+    KILL_GATEWAY = "kill gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: on this process's monotonic clock, in seconds.
+        kind: what was done.
+        pid: to which process.
+    """
+
+    at: float
+    kind: Kind
+    pid: int

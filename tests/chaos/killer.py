@@ -1,0 +1,83 @@
+"""The killer: kills and freezes the server's processes at moments drawn from a seed."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from random import Random
+
+import psutil
+
+from tests.chaos.faults import Fault, Kind
+from tests.deployments.conftest import Server
+
+_VICTIMS = {
+    Kind.KILL_REPLICA: "Replica",
+    Kind.FREEZE_REPLICA: "Replica",
+    Kind.KILL_ROUTER: "Router",
+    Kind.KILL_GATEWAY: "Gateway",
+}
+_WEIGHTS = {
+    Kind.KILL_REPLICA: 4,
+    Kind.FREEZE_REPLICA: 3,
+    Kind.KILL_ROUTER: 2,
+    Kind.KILL_GATEWAY: 2,
+}
+
+
+class Killer:
+    """Does one fault after the other.
+
+    Args:
+        server: the victim.
+        rng: draws what, when, and to which process.
+        gap_s: seconds between two faults, at least and at most.
+        silent_s: the server gives up replicas that are silent for so long; some are frozen
+            for longer, some are not.
+        record: gets each fault.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        rng: Random,
+        gap_s: tuple[float, float],
+        silent_s: float,
+        record: list[Fault],
+    ) -> None:
+        self._server = server
+        self._rng = rng
+        self._gap_s = gap_s
+        self._silent_s = silent_s
+        self._record = record
+
+    async def run(self, closing: float) -> None:
+        """Go on until ``closing``, in seconds of the monotonic clock; then nothing is frozen."""
+        async with asyncio.TaskGroup() as frozen:
+            while True:
+                await asyncio.sleep(self._rng.uniform(*self._gap_s))
+                if time.monotonic() > closing:
+                    return
+                # Two at once are a fault of their own kind.
+                for _ in range(self._rng.choice((1, 1, 1, 2))):
+                    (kind,) = self._rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+                    found = await asyncio.to_thread(self._server.processes, _VICTIMS[kind])
+                    chance, freeze_s = self._rng.random(), self._rng.uniform(0.2, 2.0)
+                    if found:
+                        victim = found[int(chance * len(found))]
+                        if kind is Kind.FREEZE_REPLICA:
+                            frozen.create_task(self._freeze(victim, freeze_s * self._silent_s))
+                        else:
+                            self._strike(kind, victim, signal.SIGKILL)
+
+    async def _freeze(self, victim: psutil.Process, seconds: float) -> None:
+        self._strike(Kind.FREEZE_REPLICA, victim, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._strike(Kind.THAW_REPLICA, victim, signal.SIGCONT)
+
+    def _strike(self, kind: Kind, victim: psutil.Process, blow: signal.Signals) -> None:
+        self._record.append(Fault(time.monotonic(), kind, victim.pid))
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.send_signal(blow)

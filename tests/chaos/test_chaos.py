@@ -1,0 +1,128 @@
+"""Load from many clients while replicas, the router and gateways are killed under it.
+
+``make chaos`` runs it for longer: CHAOS_S and CHAOS_SEED are its seconds and its seed.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.chaos.attempt import Attempt
+from tests.chaos.faults import Fault
+from tests.chaos.killer import Killer
+from tests.chaos.load import Client, connect
+from tests.chaos.menu import Dish, menu
+from tests.chaos.model import lively_model
+from tests.chaos.oracle import answers
+from tests.chaos.report import report, summary
+from tests.chaos.verdict import complaint
+from tests.deployments.conftest import Server, eventually
+
+SECONDS = float(os.environ.get("CHAOS_S", "12"))
+SEED = int(os.environ.get("CHAOS_SEED", "1"))
+
+REPLICAS, GATEWAYS, SEATS, LOOKAHEAD = 3, 2, 6, 2
+CLIENTS = 28
+SILENT_S = 2.0
+GAP_S = (0.5, 4.0)
+WHOLE_S = 60.0
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(SECONDS + 300)]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lively_model(tiny_model_dir, tmp_path_factory.mktemp("lively"))
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[Server]:
+    """Pools that are soon full, so that requests wait and are preempted; short queues."""
+    server = Server(
+        *(str(model), "--replicas", str(REPLICAS), "--gateways", str(GATEWAYS), "--threads", "1"),
+        *("--num-blocks", "96", "--max-num-seqs", str(SEATS), "--lookahead", str(LOOKAHEAD)),
+        *("--max-queued", "6", "--aging-seconds", "1", "--silent-s", str(SILENT_S)),
+    )
+    yield server
+    server.stop()
+
+
+async def test_no_client_sees_more_than_a_pause_or_a_refusal(model: Path, server: Server) -> None:
+    dishes = menu(Random(SEED), 40)
+    right = await asyncio.to_thread(answers, model, dishes)
+    attempts: list[Attempt] = []
+    faults: list[Fault] = []
+    began = time.monotonic()
+    await _run(server, dishes, attempts, faults)
+    complaints = [
+        (attempt, why)
+        for attempt in attempts
+        if (why := complaint(attempt, right[attempt.dish], faults))
+    ]
+    print(f"seed {SEED}: {summary(attempts, faults)}")
+    if complaints:
+        pytest.fail(report(complaints, faults, began, server.logs), pytrace=False)
+    # It was no calm that was survived, and not by turning everyone away.
+    assert faults
+    assert sum(attempt.complete for attempt in attempts) > CLIENTS
+    await asyncio.to_thread(_require_whole, server)
+    await _require_room(server)
+
+
+async def _run(
+    server: Server, dishes: list[Dish], attempts: list[Attempt], faults: list[Fault]
+) -> None:
+    """Serve clients, and kill, until the time is up; the killing ends a little earlier."""
+    closing = time.monotonic() + SECONDS
+    killer = Killer(server, Random(SEED), GAP_S, SILENT_S, faults)
+    async with connect(server.url, CLIENTS) as http, asyncio.TaskGroup() as group:
+        group.create_task(killer.run(closing))
+        for number in range(CLIENTS):
+            rng = Random(f"{SEED} {number}")
+            client = Client(f"chaos-{number}", http, dishes, rng, attempts)
+            group.create_task(client.run(closing))
+
+
+def _require_whole(server: Server) -> None:
+    """Wait until all that was killed is back, and nothing is left of what was asked for."""
+
+    def whole() -> bool:
+        reporting = [k for k in server.metrics() if k.startswith("replica_report_age_seconds{")]
+        return (
+            len(reporting) == len(server.processes("Replica")) == REPLICAS
+            and len(server.processes("Gateway")) == GATEWAYS
+            and len(server.processes("Router")) == 1
+            and server.idle()
+        )
+
+    eventually(whole, WHOLE_S)
+
+
+async def _require_room(server: Server) -> None:
+    """No grant is left: the router hands out exactly as many places as a fresh one would."""
+    places = REPLICAS * (SEATS + LOOKAHEAD)
+    long = {"prompt": "A", "max_tokens": 800, "ignore_eos": True, "temperature": 0}
+    async with connect(server.url, places) as http:
+        tasks = [
+            asyncio.create_task(http.post("/v1/completions", json=long)) for _ in range(places)
+        ]
+
+        def taken() -> bool:
+            samples = server.metrics()
+            router = samples['num_requests_waiting{replica="router"}']
+            waiting = sum(v for k, v in samples.items() if k.startswith("num_requests_waiting{"))
+            running = sum(v for k, v in samples.items() if k.startswith("num_requests_running{"))
+            return (router, running, waiting) == (0, REPLICAS * SEATS, REPLICAS * LOOKAHEAD)
+
+        try:
+            await asyncio.to_thread(eventually, taken)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+    await asyncio.to_thread(eventually, server.idle)

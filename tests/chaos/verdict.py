@@ -1,0 +1,106 @@
+"""The verdict: which endings a client may see, given what was done to the server.
+
+Pure functions of the record, so that they can be shown to condemn what they should.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from deployments.dispatch import MAX_LOSSES
+from tests.chaos.attempt import Attempt
+from tests.chaos.faults import Fault, Kind
+from tests.chaos.oracle import Answer
+
+CUT_WITHIN_S = 3.0
+"""A connection through a gateway breaks within so long of the gateway's death."""
+
+_ENVELOPE = {"message", "type", "param", "code"}
+_TYPES = {429: "rate_limit_error", 503: "service_unavailable_error"}
+
+
+def complaint(attempt: Attempt, answer: Answer, faults: Sequence[Fault]) -> str | None:
+    """Say what is wrong with how an attempt ended, or None.
+
+    Args:
+        attempt: what the client saw.
+        answer: what it would have got in calm.
+        faults: all that was done to the server.
+    """
+    if wrong := _wrong_text(attempt, answer):
+        return wrong
+    if attempt.left:
+        return None
+    if attempt.hung:
+        return "hung"
+    if attempt.broken is not None:
+        return None if _gateway_died(attempt, faults) else f"broken: {attempt.broken}"
+    if attempt.status == 200:
+        return _ending(attempt, answer, faults)
+    return _refusal(attempt, faults)
+
+
+def _wrong_text(attempt: Attempt, answer: Answer) -> str | None:
+    """What has come must be right as far as it goes."""
+    for index, text in attempt.texts.items():
+        if index >= len(answer.texts):
+            return f"choice {index} was not asked for"
+        if not answer.texts[index].startswith(text):
+            return f"wrong text of choice {index}: {_difference(answer.texts[index], text)}"
+    return None
+
+
+def _ending(attempt: Attempt, answer: Answer, faults: Sequence[Fault]) -> str | None:
+    if attempt.stream and not attempt.done:
+        return "a stream without [DONE]"
+    if attempt.error is not None:
+        if attempt.error.get("code") == "no_replica":
+            return _envelope(attempt.error, 503)
+        return _failure(attempt, faults)
+    if _in_order(attempt.texts) != answer.texts:
+        return "the text ends early"
+    if _in_order(attempt.finishes) != answer.finishes:
+        return f"finish reasons {attempt.finishes}, not {answer.finishes}"
+    if attempt.tokens != answer.tokens:
+        return f"{attempt.tokens} tokens, not {answer.tokens}"
+    return None
+
+
+def _refusal(attempt: Attempt, faults: Sequence[Fault]) -> str | None:
+    if attempt.status == 500:
+        return _failure(attempt, faults)
+    if attempt.status not in _TYPES:
+        return f"status {attempt.status}: {attempt.error}"
+    if not attempt.headers.get("retry-after", "").isdecimal():
+        return f"a {attempt.status} without Retry-After"
+    return _envelope(attempt.error or {}, attempt.status)
+
+
+def _envelope(error: Mapping[str, object], status: int) -> str | None:
+    if set(error) != _ENVELOPE or error["type"] != _TYPES[status]:
+        return f"not the envelope of a {status}: {error}"
+    return None
+
+
+def _failure(attempt: Attempt, faults: Sequence[Fault]) -> str | None:
+    """A request under which one replica after the other died is given up, and only that."""
+    losses = (Kind.KILL_REPLICA, Kind.FREEZE_REPLICA)
+    lost = [f for f in faults if f.kind in losses and attempt.began < f.at < attempt.ended]
+    return None if len(lost) > MAX_LOSSES else f"error: {attempt.error}"
+
+
+def _gateway_died(attempt: Attempt, faults: Sequence[Fault]) -> bool:
+    return any(
+        fault.kind is Kind.KILL_GATEWAY
+        and attempt.began < fault.at
+        and attempt.ended - CUT_WITHIN_S < fault.at < attempt.ended
+        for fault in faults
+    )
+
+
+def _in_order(by_index: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(by_index[index] for index in sorted(by_index))
+
+
+def _difference(right: str, came: str) -> str:
+    same = next((i for i, (a, b) in enumerate(zip(right, came, strict=False)) if a != b), None)
+    at = min(len(right), len(came)) if same is None else same
+    return f"after {at} characters {came[at : at + 20]!r}, not {right[at : at + 20]!r}"
