@@ -50,7 +50,7 @@ def test_whoever_is_to_go_has_time_to() -> None:
     """Serve kills what still runs after graceful_shutdown_timeout_s, 20 s by default."""
     app = build_app(ServeConfig(drain_s=50.0, gateway_drain_s=900.0, surge_percent=25))
     gateway = app._bound_deployment
-    _, router, replica = gateway.init_args
+    _, _, replica = gateway.init_args
     inner = replica._bound_deployment
     assert inner._deployment_config.graceful_shutdown_timeout_s > 50.0
     assert gateway._deployment_config.graceful_shutdown_timeout_s == 900.0

@@ -1,0 +1,287 @@
+"""The settings of a deployment, by what they are about; ``ServeConfig`` is all of them."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from engine.rank import SchedPolicy
+
+API_KEY_VARIABLE = "TIDEGATE_API_KEY"
+
+DEMO_MODEL = "demo"
+DEMO_NAME = "SmolLM2-135M-Instruct"
+
+
+class _Settings(BaseModel):
+    """Settings never change, and are what they say: nothing is coerced."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelSettings(_Settings):
+    """The model, and how a replica computes it."""
+
+    model: str = Field(
+        default=DEMO_MODEL,
+        min_length=1,
+        description="What to serve: `demo` for the packaged SmolLM2-135M-Instruct, "
+        "a local folder, or a name on the Hugging Face Hub.",
+    )
+    served_model_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The model's name in the API. Default: as `model` says, "
+        f"for the demo model {DEMO_NAME}.",
+    )
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        default="auto", description="Number format of the weights; `auto` takes the model's own."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto",
+        description="Where a replica computes; `auto` takes a GPU if it was given one.",
+    )
+    num_gpus_per_replica: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="The share of a GPU that Ray sets aside for a replica; a replica uses one.",
+    )
+    gpu_wait_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="How long a deployment waits for the cluster to have the GPUs that its "
+        "replicas need, in seconds, before it fails.",
+    )
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="CPU threads that a replica computes with. "
+        "Default: the machine's cores but one, divided by `replicas`, at least 1.",
+    )
+    max_model_len: int | None = Field(
+        default=None,
+        ge=2,
+        description="Longest prompt and answer together, in tokens. Default: the model's context.",
+    )
+    allow_variance: bool = Field(
+        default=False,
+        description="Serve even if the start-up check finds that this machine's answers depend "
+        "on what else is computed; a warning is logged instead.",
+    )
+
+
+class EngineSettings(_Settings):
+    """What one replica holds and computes in a step."""
+
+    max_num_seqs: int = Field(
+        default=64, ge=1, description="Requests that a replica computes in one step at most."
+    )
+    max_num_batched_tokens: int = Field(
+        default=2048,
+        ge=1,
+        description="Tokens that one step computes at most.",
+    )
+    prefill_chunk: int = Field(
+        default=512,
+        ge=1,
+        description="Prompts are computed in pieces of at most this many tokens, so that a long "
+        "one does not hold up others.",
+    )
+    block_size: int = Field(
+        default=16, ge=1, le=1024, description="Tokens in one block of the KV cache."
+    )
+    num_blocks: int | None = Field(
+        default=None,
+        ge=1,
+        description="Blocks of a replica's KV cache. Default: as many as its memory holds.",
+    )
+    max_waiting: int = Field(
+        default=256, ge=1, description="Requests that wait inside one replica at most."
+    )
+
+
+class SchedulingSettings(_Settings):
+    """Who goes first, and what waits where."""
+
+    scheduling_policy: SchedPolicy = Field(
+        default=SchedPolicy.PRIORITY,
+        strict=False,
+        description="`priority` with aging, or `fcfs`: first come, first served.",
+    )
+    aging_seconds: float = Field(
+        default=10.0,
+        ge=0.001,
+        le=1_000_000,
+        description="Seconds of waiting that one level of priority is worth: a request of "
+        "priority 0 goes before those of priority P that come P times this long after it.",
+    )
+    max_priority: int = Field(
+        default=1_000,
+        ge=0,
+        description="Priorities are accepted from minus this to plus this. Times `aging_seconds` "
+        "it bounds how long the least urgent request can be passed.",
+    )
+    vllm_priority: bool = Field(
+        default=False,
+        description="Read the body's `priority` as vLLM does, lower being more urgent. "
+        "The X-TL-Priority header is not touched by this.",
+    )
+    max_queued: int = Field(
+        default=1024,
+        ge=0,
+        description="Requests that wait in the router at most; one more gets a 429.",
+    )
+    lookahead: int = Field(
+        default=2,
+        ge=0,
+        description="Requests that the router places on a replica beyond what fits now, so that "
+        "none of its steps starves. 0 keeps all waiting requests where they can be reordered.",
+    )
+    admission_preemption: int = Field(
+        default=0,
+        ge=0,
+        description="A request that waits may take the place of a running one whose priority is "
+        "at least this many levels lower; that one goes on later, with the same answer. 0: never.",
+    )
+    max_admission_preemptions: int = Field(
+        default=3,
+        ge=1,
+        description="Times that one request can lose its place to more urgent ones.",
+    )
+
+
+class FleetSettings(_Settings):
+    """How many of what there are."""
+
+    replicas: int = Field(
+        default=2, ge=1, le=1024, description="Copies of the model, each with memory of its own."
+    )
+    autoscaling: Literal["off", "blocks", "wait", "ttft"] = Field(
+        default="off",
+        description="What decides how many replicas there are: nothing (`replicas`), the KV blocks "
+        "wanted (`target_utilization`), the oldest wait (`target_wait_s`), or the time to first "
+        "token (`target_ttft_s`).",
+    )
+    min_replicas: int = Field(
+        default=1,
+        ge=0,
+        le=1024,
+        description="With `autoscaling`, the fewest replicas; with 0 the last one goes when nobody "
+        "has asked for `scale_to_zero_s`, and the next request waits for a new one.",
+    )
+    max_replicas: int = Field(
+        default=8, ge=1, le=1024, description="With `autoscaling`, the most replicas."
+    )
+    target_utilization: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="The share of all KV blocks that `autoscaling: blocks` keeps in use.",
+    )
+    target_wait_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="The longest that `autoscaling: wait` lets a request wait in the router, in "
+        "seconds.",
+    )
+    target_ttft_s: float = Field(
+        default=2.0,
+        gt=0,
+        description="The time to first token that `autoscaling: ttft` keeps for 9 of 10 requests, "
+        "in seconds.",
+    )
+    scale_up_cooldown_s: float = Field(
+        default=10.0, ge=0, description="Least time from any change to a rise, in seconds."
+    )
+    scale_down_cooldown_s: float = Field(
+        default=60.0, ge=0, description="Least time from any change to a fall, in seconds."
+    )
+    scale_to_zero_s: float = Field(
+        default=300.0,
+        ge=0,
+        description="Seconds without any request after which the last replica goes, if "
+        "`min_replicas` is 0.",
+    )
+    max_replicas_per_node: int | None = Field(
+        default=None, ge=1, le=100, description="Replicas on one machine at most."
+    )
+    surge_percent: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="Replicas, in percent, that a redeploy starts before it stops old ones; there "
+        "must be room for them.",
+    )
+    gateways: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="HTTP front ends; one serves thousands of tokens a second.",
+    )
+
+
+class FaultSettings(_Settings):
+    """When something counts as broken, and how long others wait for it."""
+
+    report_interval_s: float = Field(
+        default=0.02,
+        gt=0,
+        le=10,
+        description="A replica that works reports to the router at most this often, in seconds; "
+        "at once when blocks come free.",
+    )
+    heartbeat_s: float = Field(
+        default=1.0, gt=0, le=60, description="An idle replica reports this often, in seconds."
+    )
+    stall_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="A replica that has work but finishes no step for this long, in seconds, "
+        "is unhealthy and is replaced.",
+    )
+    silent_s: float = Field(
+        default=15.0,
+        gt=0,
+        description="A replica that has not reported for this long, in seconds, counts as lost: "
+        "its requests move to others.",
+    )
+    hold_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="While no replica serves, requests wait for one this long, in seconds, and "
+        "then get a 503.",
+    )
+    drain_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="A replica that is to go (a redeploy, fewer replicas), and `tidegate serve` "
+        "after SIGTERM, take nothing new and finish what they have for this long, in seconds. What "
+        "a replica has then moves to others; SIGTERM ends it.",
+    )
+    gateway_drain_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="A gateway that is to go finishes its open requests for this long, in "
+        "seconds; they end with it, so it should be above the longest.",
+    )
+
+
+class HttpSettings(_Settings):
+    """What clients meet."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(default=8000, ge=1, le=65535, description="TCP port to listen on.")
+    api_key: SecretStr | None = Field(
+        default=None,
+        description="Key that clients send as `Authorization: Bearer KEY`. "
+        f"Default: the variable {API_KEY_VARIABLE}, without which the API is open to all.",
+    )
+    max_body_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1024, description="Larger request bodies get a 413."
+    )
+    max_prompts: int = Field(
+        default=128, ge=1, description="Prompts in one request to /v1/completions at most."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least serious messages that are logged."
+    )
