@@ -1,29 +1,15 @@
 """The application that is deployed, from whatever describes it."""
 
-import json
 import subprocess
 from pathlib import Path
 
-import jsonschema
 import pytest
-import ray
-import yaml
-from ray.serve import Application
-from ray.serve.schema import ServeDeploySchema
 
 from deployments.app import build_app
 from deployments.config import ConfigError, ServeConfig
 from deployments.launch import serve_environment
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_serve_yaml_builds() -> None:
-    content = yaml.safe_load((ROOT / "deployments" / "serve.yaml").read_text())
-    schema = ServeDeploySchema.model_validate(content)
-    (app,) = schema.applications
-    assert app.import_path == "deployments.app:build_app"
-    assert isinstance(build_app(app.args), Application)
 
 
 def test_a_wrong_setting_is_said_before_anything_is_deployed() -> None:
@@ -103,21 +89,3 @@ def test_ray_env_says_to_a_shell_what_the_command_line_sets(tmp_path: Path) -> N
 def test_streams_outlive_a_change_of_gateways() -> None:
     """Serve replaces HAProxy then, and the old one cuts what it still carries after this long."""
     assert int(serve_environment()["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) >= 1800
-
-
-def test_cluster_yaml_is_one_that_ray_up_takes() -> None:
-    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
-    schema = Path(ray.__file__).parent / "autoscaler" / "ray-schema.json"
-    jsonschema.validate(cluster, json.loads(schema.read_text()))
-    assert cluster["file_mounts"] == {"~/tidegate": "."}
-    for kind in ("head", "worker"):
-        start = cluster[f"{kind}_start_ray_commands"][-1]
-        assert ". ~/tidegate/deployments/ray.env" in start.split("ray start")[0]
-
-
-def test_cluster_yaml_has_a_head_and_workers_that_scale() -> None:
-    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
-    types = cluster["available_node_types"]
-    assert cluster["head_node_type"] in types
-    workers = [kind for kind in types if kind != cluster["head_node_type"]]
-    assert all(types[kind]["min_workers"] < types[kind]["max_workers"] for kind in workers)
