@@ -29,7 +29,7 @@ STREAMS = 9
 TOKENS = 800
 # Something happens when each stream has come this far.
 BEGUN = 5
-DRAIN_S = 20.0
+DRAIN_S = 60.0
 
 
 @dataclass(slots=True)
