@@ -55,7 +55,7 @@ def wait(demand: Demand, target: int, limit_s: float, utilization: float) -> Ban
     """
     if _blind(demand):
         return _stay(demand, target)
-    if demand.queued and demand.oldest_wait_s > limit_s:
+    if demand.oldest_wait_s > limit_s:
         # Waits go on while a backlog melts; more replicas than it fills would not hurry it.
         useful = max(target + 1, _whole(demand.load))
         return _more(demand, target, demand.oldest_wait_s / limit_s, useful)
@@ -96,13 +96,12 @@ def _more(demand: Demand, target: int, ratio: float, useful: int) -> Band:
     """Grow in proportion, but not beyond what is of use, nor before the last growth serves."""
     if demand.replicas < target or useful <= target:
         return Band(0, target)
-    grown = max(target + 1, _whole(target * min(ratio, GROWTH)))
-    wanted = min(grown, useful)
+    wanted = min(_whole(target * min(ratio, GROWTH)), useful)
     return Band(wanted, wanted)
 
 
 def _rest_can_carry(demand: Demand, target: int, utilization: float) -> bool:
-    return target > 0 and _whole(demand.load / utilization * (1 + MARGIN)) < target
+    return _whole(demand.load / utilization * (1 + MARGIN)) < target
 
 
 def _whole(replicas: float) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ray.serve._private.metrics_utils import InMemoryMetricsStore
 
@@ -28,12 +28,15 @@ def store_of(*demands: Demand, late_s: float = 0.0) -> InMemoryMetricsStore:
     return store
 
 
+@settings(deadline=None)
 @given(st.lists(DEMANDS, min_size=1, max_size=4, unique_by=lambda demand: demand.at))
+@example([replace(QUIET, ttft_s=0.0)])
 def test_comes_out_as_it_went_in(demands: list[Demand]) -> None:
     demands.sort(key=lambda demand: demand.at)
     assert newest_demand(relayed(store_of(*demands))) == demands[-1]
 
 
+@settings(deadline=None)
 @given(DEMANDS)
 def test_values_are_floats(demand: Demand) -> None:
     """Serve stops asking a replica for good if its first values are anything else."""

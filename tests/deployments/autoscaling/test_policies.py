@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.autoscaling import Demand, Scaler
@@ -30,6 +30,7 @@ DEMANDS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(SCALERS, DEMANDS, st.integers(0, 20))
 def test_a_band_is_in_order_and_someone_who_waits_needs_a_replica(
     scaler: Scaler, demand: Demand, target: int
@@ -41,6 +42,7 @@ def test_a_band_is_in_order_and_someone_who_waits_needs_a_replica(
         assert band.most >= target
 
 
+@settings(deadline=None)
 @given(DEMANDS, st.integers(1, 20), st.integers(0, 500), st.integers(0, 500))
 def test_more_blocks_or_requests_never_want_fewer_replicas(
     demand: Demand, target: int, more_blocks: int, more_requests: int
@@ -57,6 +59,7 @@ def test_more_blocks_or_requests_never_want_fewer_replicas(
     assert before.most <= after.most
 
 
+@settings(deadline=None)
 @given(DEMANDS, st.integers(1, 20), st.floats(0, 100), st.sampled_from(["wait", "ttft"]))
 def test_a_longer_wait_never_wants_fewer_replicas(
     demand: Demand, target: int, longer_s: float, policy: str
@@ -102,6 +105,13 @@ def test_wait_asks_for_no_more_than_the_backlog_fills() -> None:
     """The oldest has waited long, but hardly anybody is left: one more is enough."""
     demand = with_load(4.2, replicas=4, oldest_wait_s=60.0)
     assert wait(demand, 4, limit_s=1.0, utilization=0.8) == Band(5, 5)
+
+
+def test_wait_grows_by_one_where_the_free_blocks_are_scattered() -> None:
+    """A large request fits no replica, though all of them together have the blocks."""
+    demand = replace(with_load(2.7, replicas=3), queued=1, queued_blocks=15, oldest_wait_s=3.0)
+    assert demand.load < 3
+    assert wait(demand, 3, limit_s=1.0, utilization=0.8) == Band(4, 4)
 
 
 @pytest.mark.parametrize("policy", ["wait", "ttft"])

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.serve._private.autoscaling_state import _resolve_policy_callable
+from ray.serve._private.autoscaling_state import (
+    DeploymentAutoscalingState,
+    _resolve_policy_callable,
+)
 from ray.serve._private.common import DeploymentID, ReplicaID
-from ray.serve._private.config import DeploymentConfig
+from ray.serve._private.config import DeploymentConfig, ReplicaConfig
+from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.metrics_utils import InMemoryMetricsStore
 from ray.serve.autoscaling_policy import _apply_autoscaling_config
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
@@ -32,6 +36,16 @@ def shipped(config: AutoscalingConfig) -> AutoscalingConfig:
     received = DeploymentConfig.from_proto_bytes(sent).autoscaling_config
     assert received is not None
     return received
+
+
+def deployed(config: ServeConfig) -> DeploymentInfo:
+    return DeploymentInfo(
+        deployment_config=DeploymentConfig(autoscaling_config=autoscaling_config(config)),
+        replica_config=ReplicaConfig.create(object),
+        start_time_ms=0,
+        deployer_job_id="",
+        version="1",
+    )
 
 
 @dataclass
@@ -106,25 +120,34 @@ def test_the_target_is_held_while_nothing_is_relayed() -> None:
     assert [controller.tick(float(t), None, t % 4) for t in range(300)] == [3] * 300
 
 
-def test_serves_bounds_count_they_shrink_with_the_target_capacity() -> None:
-    config = autoscaling_config(SETTINGS)
-    controller = Controller(config)
-    controller.config = config.model_copy(update={"max_replicas": 2})
+def test_serves_bounds_count_which_move_with_the_target_capacity() -> None:
+    controller = Controller(autoscaling_config(SETTINGS))
+    controller.config = controller.config.model_copy(update={"max_replicas": 2})
     ticks = [controller.tick(t, with_load(9.0, 1, at=t), 1) for t in (0.0, 10.0)]
     assert ticks == [1, 2]
+    controller.config = controller.config.model_copy(update={"min_replicas": 2})
+    idle = [controller.tick(t, replace(QUIET, at=t), 2) for t in (20.0, 80.0, 140.0)]
+    assert idle == [2, 2, 2]
 
 
 def test_settings_reach_serve() -> None:
     config = shipped(autoscaling_config(SETTINGS))
     assert (config.min_replicas, config.max_replicas) == (0, 4)
     assert config.policy.policy_kwargs["scale_to_zero_s"] == 100.0
-    # A fleet that may sleep starts once all the same, so that a model that fails is noticed.
-    assert config.initial_replicas == 1
-    # Otherwise a redeploy would send a busy fleet back to where it began.
-    some = ServeConfig(autoscaling="ttft", min_replicas=2, replicas=5)
-    assert autoscaling_config(some).initial_replicas is None
     with pytest.raises(ValueError, match="off"):
         autoscaling_config(ServeConfig())
+
+
+@pytest.mark.parametrize(("fewest", "first", "again"), [(2, 2, 4), (0, 1, 1)])
+def test_a_redeploy_keeps_the_number_there_is_unless_it_may_be_none(
+    fewest: int, first: int, again: int
+) -> None:
+    """A fleet that may sleep starts with one, so that a model that does not load is noticed."""
+    state = DeploymentAutoscalingState(DEPLOYMENT)
+    config = SETTINGS.model_copy(update={"min_replicas": fewest})
+    assert state.register(deployed(config), 0) == first
+    changed = config.model_copy(update={"target_utilization": 0.5})
+    assert state.register(deployed(changed), 4) == again
 
 
 def test_values_are_taken_and_relayed_about_once_a_second() -> None:

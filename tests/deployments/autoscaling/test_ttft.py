@@ -3,7 +3,7 @@
 from bisect import bisect_left
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.autoscaling import TtftWindow
@@ -53,6 +53,7 @@ def test_what_is_cleared_is_gone() -> None:
     assert window.quantile(1.0, share=1.0) == 1.0
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 20), st.lists(st.floats(0, 200), max_size=5)),
