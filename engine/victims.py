@@ -42,6 +42,7 @@ def choose_victims(
         full = len(running) >= config.max_seqs
         return [running[-1]] if full and _yields(running[-1], newcomer, config) else []
     tail = list(takewhile(lambda state: _yields(state, newcomer, config), reversed(running)))
+    # Most often it is clear without looking at single blocks that they are not enough.
     if sum(len(blocks.block_table(state.id)) for state in tail) < lacking:
         return []
     # A block that several tables share comes free with the last of them.

@@ -101,6 +101,17 @@ def test_a_bad_setting_names_itself_its_value_and_the_limit(
         build(tiny_model_dir, **settings)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("admission_preemption", -1), ("max_admission_preemptions", 0)]
+)
+def test_a_setting_that_fits_no_model_is_refused_before_one_is_looked_for(
+    tmp_path: Path, name: str, value: int
+) -> None:
+    """Else a typing error costs minutes of loading weights."""
+    with pytest.raises(InvalidParam, match=name):
+        build(tmp_path / "nowhere", **{name: value})
+
+
 def test_an_unknown_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="nowhere"):
         build(tmp_path / "nowhere")

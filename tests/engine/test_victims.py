@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.blocks import FreeListBlocks
@@ -87,11 +87,17 @@ def test_who_made_way_often_enough_stays_and_protects_all_before_it() -> None:
     assert victims(1, 0, tables, states, max_admission_preemptions=2) == []
 
 
+def test_a_tail_that_is_urgent_itself_keeps_its_seat() -> None:
+    """Fault: for a seat whoever is last goes, whatever its priority."""
+    assert victims(1, free=9, tables=[(1,), (2,)], states=running([0, 1]), max_seqs=2) == []
+
+
 def test_one_that_ranks_first_stays() -> None:
     first = RequestState(0, Rank(-2, 0, 0), [0], 1, 9, 0)
     assert victims(1, 0, [(1,)], [first]) == []
 
 
+@settings(deadline=None)
 @given(
     tables=st.lists(st.lists(st.integers(0, 5), max_size=4, unique=True), max_size=5),
     priorities=st.lists(st.integers(0, 1), min_size=5, max_size=5),
