@@ -27,6 +27,7 @@ class FakeReplica:
     total: int = 100
     max_seqs: int = 64
     max_waiting: int = 64
+    leaving: bool = False
     running: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     seq: int = 0
@@ -77,6 +78,7 @@ class FakeReplica:
             admitted=tuple(self.admitted),
             ended=tuple(self.ended),
             held=self.held if full or self.seq == 1 else None,
+            leaving=self.leaving,
         )
         self.admitted.clear()
         self.ended.clear()
@@ -116,6 +118,20 @@ def where(decisions: list[Decision]) -> dict[str, str]:
         assert isinstance(decision, Placement), decision
         placements[decision.ticket] = decision.replica
     return placements
+
+
+def run(core: RouterCore, replica: FakeReplica, name: str, blocks: int, priority: int = 0) -> None:
+    """Acquire a ticket that goes to the replica, run it there, and let the router know."""
+    placed = where(core.acquire(ticket(name, blocks, priority=priority)))
+    assert placed == {name: replica.name}
+    assert replica.submit(name, blocks)
+    replica.step()
+    core.report(replica.report())
+
+
+def suspects(core: RouterCore) -> set[str]:
+    """Replicas that are tried last."""
+    return {r.replica for r in core.gauges().replicas if r.suspect}
 
 
 def free_blocks(core: RouterCore) -> dict[str, int]:

@@ -32,3 +32,23 @@ def test_an_old_report_that_comes_late_does_not_look_like_news() -> None:
     clock.now += 3.0
     core.report(old)
     assert core.gauges().replicas[0].age_s == pytest.approx(3.0)
+
+
+def test_gauges_tell_what_waits_and_who_is_not_as_usual() -> None:
+    clock = FakeClock()
+    a, b = FakeReplica("a"), FakeReplica("b", leaving=True)
+    core = make_core(config=RouterConfig(settle_s=3.0, expecting=1), clock=clock)
+    core.acquire(ticket("x", 4, most=9))
+    core.acquire(ticket("y", 3))
+    core.report(b.report())
+    gauges = core.gauges()
+    assert (gauges.queued, gauges.queued_blocks, gauges.settling) == (2, 7, True)
+    core.report(a.report())
+    core.unreachable("a")
+    gauges = core.gauges()
+    assert (gauges.queued, gauges.queued_blocks, gauges.settling) == (0, 0, False)
+    assert [(r.replica, r.leaving, r.open) for r in gauges.replicas] == [
+        ("b", True, False),
+        ("a", False, True),
+    ]
+    assert [(r.unreachable, r.suspect) for r in gauges.replicas] == [(False, False), (True, True)]
