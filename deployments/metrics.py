@@ -125,7 +125,7 @@ class Page:
         self._replica_counter("requests_placed_total", "Requests sent to a replica.", placed)
         self._replica_counter(
             "num_preemptions_total",
-            "Requests put back into a replica's queue for lack of blocks.",
+            "Requests put back into a replica's queue: blocks were lacking, or an urgent one came.",
             {name: v.preemptions for name, v in vitals.items()},
         )
         self._replica_counter(
