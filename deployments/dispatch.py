@@ -121,9 +121,10 @@ class Sequence:
         self._emit = emit
         self._losses = 0
         self._misses = 0
-        self._missing_since = order.began
+        self._missing_since: float | None = None
         self._moved = order.began
         self._was_taken = False
+        self._finished = False
         self._generated: list[int] = []
         self._attempts = 0
         self._attempt: _Attempt | None = None
@@ -139,8 +140,7 @@ class Sequence:
                 except ReplicaLost as lost:
                     await self._bear(lost)
         except asyncio.CancelledError:
-            # Without an attempt it has just ended by itself.
-            if self._attempt is not None:
+            if not self._finished:  # else it has just ended by itself
                 self._counts.add("request_success_total", 1, (("finished_reason", "abort"),))
             raise
         except Refused as error:
@@ -161,7 +161,11 @@ class Sequence:
         while True:
             replica = await self._router.place(attempt.ticket, bounced=bounced)
             if isinstance(replica, Refusal):
-                raise self._refused(replica)
+                if not self._may_ask_again(replica):
+                    raise self._refused(replica)
+                await asyncio.sleep(_LONGEST_PAUSE_S)
+                bounced = False
+                continue
             if await self._submit(attempt, replica):
                 attempt.taken = True
                 self._taken()
@@ -226,6 +230,8 @@ class Sequence:
         """
         taken = self._attempt is not None and self._attempt.taken
         self._give_up(finished=False)
+        if self._missing_since is None:
+            self._missing_since = time.monotonic()
         if not taken:
             await self._miss()
             return
@@ -236,12 +242,20 @@ class Sequence:
         self._counts.add("request_resumed_total", 1, (("reason", reason),))
         logger.warning("request %s goes on elsewhere: %s", self._order.request_id, lost)
 
+    def _may_ask_again(self, refusal: Refusal) -> bool:
+        """Whether a replica that it can go on with may come yet, though others serve."""
+        if refusal.kind is not RefusalKind.NO_REPLICA or not self._generated:
+            return False
+        return not self._was_held()
+
+    def _was_held(self) -> bool:
+        """Whether it has been without a replica for as long as requests are held."""
+        since = self._missing_since
+        return since is not None and time.monotonic() - since > self._hold_s
+
     async def _miss(self) -> None:
         """A replica could not be reached, so the router is asked again, in a moment."""
-        now = time.monotonic()
-        if self._misses == 0:
-            self._missing_since = now
-        if now - self._missing_since > self._hold_s:
+        if self._was_held():
             raise self._refused(self._router.nobody())
         pause = min(0.01 * (2**self._misses - 1), _LONGEST_PAUSE_S)
         self._misses += 1
@@ -276,7 +290,9 @@ class Sequence:
         most = min(len(order.prompt) + order.params.max_tokens, self._info.max_model_len)
         blocks_now = -(-now // block)
         blocks_max = max(-(-most // block), blocks_now)
-        return Ticket(key, order.priority, order.arrival, blocks_now, blocks_max, again)
+        # What has begun goes on only where the same bits come out.
+        kind = self._info.fingerprint if self._generated else ""
+        return Ticket(key, order.priority, order.arrival, blocks_now, blocks_max, again, kind)
 
     def _refused(self, refusal: Refusal) -> Refused | Failed:
         self._counts.add("admission_rejections_total", 1, (("reason", refusal.kind.value),))
@@ -289,7 +305,7 @@ class Sequence:
         return Refused(refusal)
 
     def _taken(self) -> None:
-        self._misses = 0
+        self._misses, self._missing_since = 0, None
         # Once, in whichever life; the first token may have come before this.
         if self._was_taken:
             return
@@ -310,6 +326,7 @@ class Sequence:
             self._moved = now
             self._generated += tokens
         if finish is not None:
+            self._finished = True
             self._counts.add("request_success_total", 1, (("finished_reason", finish),))
             self._counts.add("generation_tokens_total", len(self._generated))
             self._counts.observe("e2e_request_latency_seconds", now - self._order.began)

@@ -108,7 +108,12 @@ class Replica:
             info.fingerprint, info.block_tokens, info.total_blocks, info.max_model_len
         )
         self._reporter = Reporter(
-            self._name, self._figures, self._send, config.report_interval_s, config.heartbeat_s
+            self._name,
+            info.fingerprint,
+            self._figures,
+            self._send,
+            config.report_interval_s,
+            config.heartbeat_s,
         )
         self._reporting = self._loop.create_task(self._reporter.run())
         me = serve.get_deployment_handle(context.deployment, context.app_name)

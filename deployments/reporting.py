@@ -50,6 +50,7 @@ class Reporter:
 
     Args:
         replica: the replica's name, new for every life.
+        kind: what it computes with.
         figures: reads the replica's state. Called in the same turn of the event loop in
             which the lists are read, so that both tell of the same moment.
         send: delivers a report; returns what the router answers.
@@ -60,12 +61,14 @@ class Reporter:
     def __init__(
         self,
         replica: str,
+        kind: str,
         figures: Callable[[], Figures],
         send: Callable[[Report, Vitals], Awaitable[Heard]],
         interval_s: float,
         heartbeat_s: float,
     ) -> None:
         self._replica = replica
+        self._kind = kind
         self._figures = figures
         self._send = send
         self._interval_s = interval_s
@@ -131,6 +134,7 @@ class Reporter:
             waiting=figures.waiting,
             waiting_blocks=figures.waiting_blocks,
             max_waiting=figures.max_waiting,
+            kind=self._kind,
             leaving=figures.leaving,
             admitted=tuple(self._admitted),
             # Ending ones are named again when their end comes, which changes nothing.

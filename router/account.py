@@ -158,13 +158,17 @@ class Account:
         """Smallest first: most free blocks, then fewest grants, then least recently placed on."""
         return (-self.free_blocks, self.grants, self.turn, self.joined)
 
+    def suits(self, ticket: Ticket) -> bool:
+        """Whether the replica is of the kind that the ticket needs."""
+        return not ticket.kind or ticket.kind == self._figures.kind
+
     def fits(self, ticket: Ticket) -> bool:
         """Whether the ticket has blocks and a seat there now."""
         return self.open and self.free_seats > 0 and self.free_blocks >= ticket.blocks_now
 
     def takes(self, ticket: Ticket) -> bool:
         """Whether the ticket may be placed there: it fits, or as part of the lookahead."""
-        if ticket.blocks_max > self._figures.total_blocks:
+        if ticket.blocks_max > self._figures.total_blocks or not self.suits(ticket):
             return False
         return self.fits(ticket) or self.spare
 

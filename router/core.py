@@ -240,7 +240,10 @@ class RouterCore:
         return fits is None and self._where_it_preempts(entry) is None
 
     def _place(self, now: float) -> list[Decision]:
-        """Place from the front of the queue until the first that no replica takes."""
+        """Place from the front of the queue until the first that no replica takes.
+
+        One that only some of the replicas suit does not wait: it is refused.
+        """
         decisions: list[Decision] = []
         if self._settling.on and self._settling.ends(now, self._ledger, self._expecting):
             decisions += self._refuse_impossible()
@@ -249,14 +252,21 @@ class RouterCore:
             preempting = replica is None
             if replica is None:
                 replica = self._where_it_preempts(entry)
-            if replica is None:
+            if replica is None and not self._holds_up_others(entry.ticket):
                 break
             self._queue.take(entry.ticket.id)
+            if replica is None:
+                decisions.append(Refusal(entry.ticket.id, self._no_replica()))
+                continue
             self._ledger.grant(entry, replica, now, preempting=preempting)
             self._placed += 1
             decisions.append(Placement(entry.ticket.id, replica))
         self._drain.observe_queue(now, len(self._queue))
         return decisions
+
+    def _holds_up_others(self, ticket: Ticket) -> bool:
+        """Whether others could be placed past the ticket, since it needs a kind of replica."""
+        return bool(ticket.kind) and self._ledger.has_others(ticket.kind)
 
     def _where_it_preempts(self, entry: Entry) -> str | None:
         levels = self._config.admission_preemption
@@ -268,7 +278,7 @@ class RouterCore:
         if not len(self._ledger):
             if self._expecting:
                 return None
-            return NoReplica(self._retry(self._config.no_replica_retry_s))
+            return self._no_replica()
         if self._settling.on:
             return None  # a larger replica may report yet
         if ticket.blocks_max > self._ledger.largest:
@@ -290,6 +300,9 @@ class RouterCore:
         queued = len(self._queue)
         rate = self._drain.rate(now, self._ledger.grants)
         return Busy(self._retry((queued + 1) / rate), queued, self._config.max_queued)
+
+    def _no_replica(self) -> NoReplica:
+        return NoReplica(self._retry(self._config.no_replica_retry_s))
 
     def _retry(self, seconds: float) -> float:
         config = self._config

@@ -41,6 +41,7 @@ class Ledger:
         self._turn = 0
         self._smallest = 0
         self._largest = 0
+        self._kinds: frozenset[str] = frozenset()
 
     def __contains__(self, replica: object) -> bool:
         return replica in self._accounts
@@ -52,6 +53,10 @@ class Ledger:
     def largest(self) -> int:
         """Blocks of the largest replica, 0 without replicas."""
         return self._largest
+
+    def has_others(self, kind: str) -> bool:
+        """Whether a replica is known that is not of this kind."""
+        return not self._kinds <= {kind}
 
     @property
     def grants(self) -> int:
@@ -75,8 +80,8 @@ class Ledger:
 
         A suspect only if nobody else takes the ticket.
         """
-        if ticket.blocks_max > self._smallest:
-            return self._freest_of_the_large(ticket)
+        if ticket.blocks_max > self._smallest or (ticket.kind and self.has_others(ticket.kind)):
+            return self._freest_of_the_able(ticket)
         return self._trusted.best(ticket) or self._suspects.best(ticket)
 
     def takes(self, replica: str, ticket: Ticket) -> bool:
@@ -88,8 +93,8 @@ class Ledger:
         """Effective free blocks of a known replica; may be negative."""
         return self._accounts[replica].free_blocks
 
-    def _freest_of_the_large(self, ticket: Ticket) -> str | None:
-        # Pools differ in size and some are too small for this ticket. Rare, so a plain scan.
+    def _freest_of_the_able(self, ticket: Ticket) -> str | None:
+        # Some replicas are too small for this ticket or of another kind. Rare, so a plain scan.
         able = [account for account in self._accounts.values() if account.takes(ticket)]
         if not able:
             return None
@@ -268,7 +273,9 @@ class Ledger:
         return [self._end(account, ticket_id) for ticket_id in gone]
 
     def _measure_pools(self) -> None:
-        sizes = [account.figures.total_blocks for account in self._accounts.values()]
+        figures = [account.figures for account in self._accounts.values()]
+        self._kinds = frozenset(one.kind for one in figures)
+        sizes = [one.total_blocks for one in figures]
         self._smallest = min(sizes, default=0)
         self._largest = max(sizes, default=0)
 

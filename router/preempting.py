@@ -41,6 +41,8 @@ def _lowest_victim(entry: Entry, account: Account, levels: int) -> Rank | None:
     ticket = entry.ticket
     if account.suspect or not account.open or account.figures.total_blocks < ticket.blocks_max:
         return None
+    if not account.suits(ticket):
+        return None
     if any(grant.preempting for grant in account.charged.values()):
         return None  # one at a time: what that one does there is not known yet
     blocks, seats = account.free_blocks, account.free_seats

@@ -26,6 +26,7 @@ class Report:
             in both.
         held: all ids that it runs or keeps waiting, or None. Sent with the first report, and
             whenever the router asks (`RouterCore.wants_full_report`).
+        kind: what it computes with. Two replicas of one kind give the same answers, bit for bit.
         leaving: it takes nothing new, what it has goes on. A later report may take that back.
     """
 
@@ -41,4 +42,5 @@ class Report:
     admitted: tuple[str, ...] = ()
     ended: tuple[str, ...] = ()
     held: tuple[str, ...] | None = None
+    kind: str = ""
     leaving: bool = False

@@ -21,6 +21,8 @@ class Ticket:
         arrival: wall clock of the request's first arrival, in ms; never changes.
         blocks_now: blocks of the prompt (and of tokens already generated), >= 1.
         blocks_max: blocks at the longest the request can get, >= blocks_now.
+        kind: the kind of replica that it needs, since it has part of an answer from one
+            (`router.report.Report.kind`); empty if any will do.
         again: the request had a place before (replica lost, router restarted), so it is
             not turned away by a full queue.
 
@@ -34,6 +36,7 @@ class Ticket:
     blocks_now: int
     blocks_max: int
     again: bool = False
+    kind: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.blocks_now <= self.blocks_max:

@@ -106,12 +106,17 @@ class Run:
     """A sequence in its task, with what it emitted."""
 
     def __init__(
-        self, router: FakeRouter, *replicas: FakeReplica, max_tokens: int = 8, hold_s: float = 60.0
+        self,
+        router: FakeRouter,
+        *replicas: FakeReplica,
+        max_tokens: int = 8,
+        hold_s: float = 60.0,
+        waited_s: float = 0.0,
     ) -> None:
         self.events: list[Event | Refused | Failed] = []
         self.counts = Counts()
         params = SamplingParams(max_tokens=max_tokens, seed=1)
-        began = time.monotonic()
+        began = time.monotonic() - waited_s
         order = Order("k", (1, 2, 3, 4, 5), params, 2, 1000, began, request_id="client's-id")
         channel = FakeChannel(*replicas)
         sequence = Sequence(
@@ -269,6 +274,11 @@ async def test_replicas_out_of_reach_are_no_reason_to_fail_before_long() -> None
     assert router.live() == 0
 
 
+async def _asked(router: FakeRouter, times: int) -> None:
+    while len(router.placed) < times:
+        await asyncio.sleep(0.001)
+
+
 async def _submitted(replica: FakeReplica) -> None:
     while not replica.submitted:
         await asyncio.sleep(0.001)
@@ -276,7 +286,7 @@ async def _submitted(replica: FakeReplica) -> None:
 
 async def test_no_replica_to_go_on_with_is_said_as_such() -> None:
     """Not as an error of the server: it is to be tried again."""
-    run = Run(router := FakeRouter("a", NOBODY), a := FakeReplica("a"))
+    run = Run(router := FakeRouter("a", NOBODY), a := FakeReplica("a"), hold_s=0.0)
     await until(lambda: a.submitted)
     a.send(7)
     a.die()
@@ -393,3 +403,36 @@ async def test_what_no_client_can_help_is_a_failure(kind: RefusalKind) -> None:
     run = Run(FakeRouter(Refusal(kind)))
     await run.task
     assert isinstance(run.events[-1], Failed)
+
+
+async def test_what_has_begun_asks_for_its_kind_and_again_when_there_is_none() -> None:
+    """A redeploy with other numerics: the last of the old kind may be on its way back."""
+    router, a, b = FakeRouter("a", NOBODY, "b"), FakeReplica("a"), FakeReplica("b")
+    run = Run(router, a, b)
+    await until(lambda: a.submitted)
+    a.send(7)
+    a.die()
+    await asyncio.wait_for(_submitted(b), 5)
+    assert [ticket.kind for ticket, _ in router.placed] == ["", "f", "f"]
+    assert len({ticket.id for ticket, _ in router.placed}) == 2
+    b.send(8, finish="stop")
+    await run.task
+    assert router.live() == 0
+
+
+async def test_a_client_that_leaves_while_no_replica_is_in_reach_is_an_abort() -> None:
+    run = Run(router := FakeRouter(*["gone"] * 100))
+    await asyncio.wait_for(_asked(router, 4), 5)
+    run.task.cancel()
+    await asyncio.wait([run.task])
+    assert run.counted("request_success_total", finished_reason="abort") == 1
+
+
+async def test_a_long_wait_in_the_queue_is_no_wait_for_a_replica() -> None:
+    """What had waited long was refused at the first replica that it could not reach."""
+    a = FakeReplica("a")
+    run = Run(FakeRouter("gone", "a"), a, hold_s=30.0, waited_s=100.0)
+    await until(lambda: a.submitted)
+    a.send(7, finish="stop")
+    await run.task
+    assert isinstance(run.events[-1], tuple)

@@ -32,7 +32,7 @@ class Desk:
         self.fail = False
         self.full = False
         self.figures = FIGURES
-        self.reporter = Reporter("r", lambda: self.figures, self.send, interval_s, heartbeat_s)
+        self.reporter = Reporter("r", "f", lambda: self.figures, self.send, interval_s, heartbeat_s)
         self.task = asyncio.get_running_loop().create_task(self.reporter.run())
 
     async def send(self, report: Report, vitals: Vitals) -> Heard:

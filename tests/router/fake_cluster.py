@@ -28,6 +28,7 @@ class FakeReplica:
     max_seqs: int = 64
     max_waiting: int = 64
     leaving: bool = False
+    kind: str = ""
     running: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     seq: int = 0
@@ -78,6 +79,7 @@ class FakeReplica:
             admitted=tuple(self.admitted),
             ended=tuple(self.ended),
             held=self.held if full or self.seq == 1 else None,
+            kind=self.kind,
             leaving=self.leaving,
         )
         self.admitted.clear()
@@ -93,8 +95,9 @@ def ticket(
     priority: int = 0,
     arrival: int = 0,
     again: bool = False,
+    kind: str = "",
 ) -> Ticket:
-    return Ticket(ticket_id, priority, arrival, blocks, most or blocks, again)
+    return Ticket(ticket_id, priority, arrival, blocks, most or blocks, again, kind)
 
 
 def make_core(

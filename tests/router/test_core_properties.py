@@ -154,7 +154,7 @@ class RouterMachine(Cluster):
                 assert where_it_preempts(head, ledger.accounts(), self.levels) is None
         for blocks in (1, 3, 6, 9):
             probe = Ticket("probe", 0, 0, blocks, blocks)
-            assert ledger.freest(probe) == ledger._freest_of_the_large(probe)
+            assert ledger.freest(probe) == ledger._freest_of_the_able(probe)
 
     @invariant()
     def health_is_what_a_plain_model_says(self) -> None:
