@@ -51,7 +51,7 @@ class Demand:
             return 0.0
         blocks = (self.total_blocks - self.free_blocks + self.queued_blocks) / self.total_blocks
         seats = self.requests / self.seats if self.seats else 0.0
-        return self.replicas * max(blocks, seats, 0.0)
+        return self.replicas * max(blocks, seats)
 
 
 class Point(Protocol):

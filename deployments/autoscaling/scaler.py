@@ -73,12 +73,12 @@ class Scaler:
         if demand is None or now - state.heard_at > STALE_S:
             return self._bounded(target), replace(state, quiet_since=None)
         band = self.band(demand, target)
-        lowest = self._lowest(demand, target)
-        least, most = max(band.least, lowest), max(band.most, lowest)
         since_change = now - state.changed_at
-        if least > target:
+        if band.least > target:
             rises = target == 0 or since_change >= self.scale_up_cooldown_s
-            return self._bounded(least if rises else target), replace(state, quiet_since=None)
+            wanted = self._bounded(band.least if rises else target)
+            return wanted, replace(state, quiet_since=None)
+        most = max(band.most, self._lowest(demand, target))
         if most >= target:
             return self._bounded(target), replace(state, quiet_since=None)
         if (quiet_since := state.quiet_since) is None:

@@ -135,8 +135,9 @@ def test_a_rise_waits_for_its_cooldown_and_no_longer() -> None:
     assert wanted.index(4) == UP_S
 
 
-def test_a_fall_waits_until_the_load_was_low_for_the_whole_of_its_cooldown() -> None:
-    low, spike = with_load(0.5, 4), with_load(3.1, 4)
+@pytest.mark.parametrize("load", [3.1, 9.0])
+def test_a_fall_waits_until_the_load_was_low_for_the_whole_of_its_cooldown(load: float) -> None:
+    low, spike = with_load(0.5, 4), with_load(load, 4)
     wanted = decide_each_second(SCALER, [low] * 50 + [spike] + [low] * 70, target=4)
     assert wanted.index(1) == 51 + DOWN_S
 
@@ -173,6 +174,12 @@ def test_to_zero_only_after_so_long_without_any_request(policy: str) -> None:
         demand = replace(QUIET, at=float(second), idle_s=float(second))
         wanted, state = scaler.decide(demand, 1, float(second), state)
         assert wanted == (1 if second < scaler.scale_to_zero_s else 0)
+
+
+def test_to_zero_from_one_and_not_from_more() -> None:
+    scaler = replace(SCALER, min_replicas=0)
+    idle = [replace(with_load(0.0, 3), idle_s=900.0)] * 100
+    assert decide_each_second(scaler, idle, target=3)[-1] == 1
 
 
 def test_short_requests_now_and_then_keep_the_last_replica() -> None:

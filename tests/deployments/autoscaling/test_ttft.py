@@ -51,6 +51,14 @@ def test_what_is_cleared_is_gone() -> None:
     assert window.quantile(0.0) is None
     window.add(1.0, counted(0.7))
     assert window.quantile(1.0, share=1.0) == 1.0
+    assert window.quantile(1.0 + WINDOW_S, share=1.0) == 1.0
+
+
+def test_what_is_old_is_gone_though_nothing_new_comes() -> None:
+    window = TtftWindow()
+    window.add(0.0, counted(5.0))
+    assert window.quantile(WINDOW_S) is not None
+    assert window.quantile(WINDOW_S + 1) is None
 
 
 @settings(deadline=None)
