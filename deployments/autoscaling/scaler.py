@@ -100,7 +100,7 @@ class Scaler:
                 return policies.ttft(demand, target, self.target_ttft_s, self.target_utilization)
 
     def _lowest(self, demand: Demand, target: int) -> int:
-        if target == 0 or (target == 1 and demand.idle_s >= self.scale_to_zero_s):
+        if target == 1 and demand.idle_s >= self.scale_to_zero_s:
             return self.min_replicas
         return max(1, self.min_replicas)
 
