@@ -97,6 +97,7 @@ class Router:
         """
         if self._closed and not ticket.again and ticket.id not in self._pending:
             return unavailable(self._rng)
+        self._busy_at = self._clock()
         self._ask_for_replicas()
         call = self._pending.ask(gateway, ticket.id)
         try:
@@ -306,7 +307,8 @@ class Router:
             self._give_up(replica, "silent")
         if self._pending:
             self._busy_at = self._clock()
-        if self._autoscaled:
+        # Half a fleet with all the queue in front of it would look overloaded.
+        if self._autoscaled and not self._core.settling:
             self._demand = stats_of(self._look())
 
     def _look(self) -> Demand:

@@ -154,7 +154,11 @@ class FleetSettings(_Settings):
     """How many of what there are."""
 
     replicas: int = Field(
-        default=2, ge=1, le=1024, description="Copies of the model, each with memory of its own."
+        default=2,
+        ge=1,
+        le=1024,
+        description="Copies of the model, each with memory of its own. `autoscaling` does not "
+        "look at it.",
     )
     autoscaling: Literal["off", "blocks", "wait", "ttft"] = Field(
         default="off",
@@ -176,7 +180,9 @@ class FleetSettings(_Settings):
         default=0.8,
         gt=0,
         le=1,
-        description="The share of all KV blocks that `autoscaling: blocks` keeps in use.",
+        description="The share of KV blocks and of seats (`max_num_seqs`) that `autoscaling: "
+        "blocks` keeps in use; with `wait` and `ttft`, what fewer replicas must be able to bear "
+        "before one goes.",
     )
     target_wait_s: float = Field(
         default=1.0,
@@ -194,7 +200,10 @@ class FleetSettings(_Settings):
         default=10.0, ge=0, description="Least time from any change to a rise, in seconds."
     )
     scale_down_cooldown_s: float = Field(
-        default=60.0, ge=0, description="Least time from any change to a fall, in seconds."
+        default=60.0,
+        ge=0,
+        description="Least time from any change to a fall, in seconds; the load must have fitted "
+        "fewer replicas for as long.",
     )
     scale_to_zero_s: float = Field(
         default=300.0,
