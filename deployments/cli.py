@@ -7,29 +7,33 @@ import signal
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Any, NoReturn
 
 from deployments.config import ConfigError, ServeConfig
-from deployments.launch import (
-    LaunchError,
-    LocalCluster,
-    StartFailed,
-    require_port,
-    run_app,
-    url,
-    wait_ready,
-)
+from deployments.drain import Drain
+from deployments.failures import Broken, LaunchError
+from deployments.gpus import gpus_by_node, require_gpus
+from deployments.launch import LocalCluster, left_open, require_port, run_app, url, wait_ready
 from engine.loader import resolve
 from engine.model_info import ModelError, model_info
 
 _QUESTION = "What is the capital of France?"
 
 
-class Stop(BaseException):
-    """SIGINT or SIGTERM came. Not an Exception: nothing may swallow it."""
+class Stop(KeyboardInterrupt):
+    """SIGINT or SIGTERM came. What Ray's C++ raises instead, a plain one, is as good.
+
+    Attributes:
+        gently: it was SIGTERM, which lets requests end; Ctrl-C does not.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.gently = number == signal.SIGTERM
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,10 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     settings = {k: v for k, v in vars(options).items() if k in ServeConfig.model_fields}
     try:
-        return serve(ServeConfig.of(settings, os.environ))
+        code = serve(ServeConfig.of(settings, os.environ))
     except (ConfigError, ModelError, LaunchError) as error:
-        print(f"tidegate serve: {error}", file=sys.stderr)
-        return 1
+        print(f"tidegate serve: {error}", file=sys.stderr, flush=True)
+        code = 1
+    if left_open():
+        os._exit(code)
+    return code
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,37 +79,64 @@ def parser() -> argparse.ArgumentParser:
 
 
 def serve(config: ServeConfig) -> int:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT, which stops everything at once, or SIGTERM, which drains first.
 
     Raises:
         ModelError: the model cannot be read.
         ConfigError: the context asked for is longer than the model's.
-        LaunchError: something does not start.
+        LaunchError: something does not start, or Ray dies.
     """
-    _on_signals()
+    _on_signals(_stop)
     try:
         _check_model(config)
         require_port(config.host, config.port)
         with LocalCluster() as cluster:
-            print(f"Starting {config.replicas} replicas of {config.name} …", flush=True)
-            _start(cluster, config)
-            print(greeting(config, str(cluster.logs)), flush=True)
-            while True:
-                signal.pause()
-    except Stop:
-        print("Stopped.", flush=True)
-        return 0
+            replicas = max(1, config.fewest_replicas)
+            print(f"Starting {replicas} replicas of {config.name} …", flush=True)
+            try:
+                _start(cluster, config)
+                print(greeting(config, str(cluster.logs)), flush=True)
+                cut = _serve_until_told(cluster, config)
+            except Broken as error:
+                raise Broken(f"{error} (logs: {cluster.logs})") from error
+            finally:
+                # Whatever ended it, nothing interrupts the clean-up.
+                _on_signals(signal.SIG_IGN)
+    except KeyboardInterrupt:
+        cut = 0
+    print(f"Stopped; {cut} requests had not ended." if cut else "Stopped.", flush=True)
+    return 0
 
 
 def _start(cluster: LocalCluster, config: ServeConfig) -> None:
+    cluster.start(config)
+    # Ray has put its own handlers in place.
+    _on_signals(_stop)
+    require_gpus(config, gpus_by_node())
+    cluster.watch.run(lambda: run_app(config))
+    cluster.watch.run(lambda: wait_ready(config))
+
+
+def _serve_until_told(cluster: LocalCluster, config: ServeConfig) -> int:
+    """Return how many requests are cut by what follows.
+
+    Raises:
+        Stop: at once; nobody knows how many are cut.
+        RayDied: there is nothing left that could serve.
+    """
     try:
-        cluster.start(config)
-        # Ray has put its own handlers in place.
-        _on_signals()
-        run_app(config)
-        wait_ready(config)
-    except StartFailed as error:
-        raise StartFailed(f"{error} (logs: {cluster.logs})") from error
+        cluster.watch.wait(Future())
+    except Stop as stop:
+        if not stop.gently:
+            raise
+    _on_signals(_stop)  # the next one stops at once
+    print(f"Draining for {config.drain_s:g} s at most; Ctrl-C stops at once.", flush=True)
+    drain = Drain(cluster.proxy_folder)
+    try:
+        cluster.watch.wait(cluster.watch.call(drain.run), config.drain_s)
+    finally:
+        drain.stop()
+    return drain.left or 0
 
 
 def greeting(config: ServeConfig, logs: str) -> str:
@@ -125,16 +159,15 @@ def _check_model(config: ServeConfig) -> None:
         )
 
 
-def _on_signals() -> None:
+def _on_signals(action: Callable[[int, types.FrameType | None], Any] | signal.Handlers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+        signal.signal(number, action)
 
 
 def _stop(number: int, frame: types.FrameType | None) -> None:
     # Once: a second signal must not interrupt the clean-up.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise Stop
+    _on_signals(signal.SIG_IGN)
+    raise Stop(number)
 
 
 def _value(annotation: Any) -> dict[str, Any]:

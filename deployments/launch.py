@@ -13,28 +13,23 @@ import shutil
 import socket
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from deployments import processes
 from deployments.config import ServeConfig
+from deployments.failures import Broken, LaunchError, RayDied, StartFailed
 from deployments.haproxy import haproxy_binary, wrap_haproxy
+from deployments.watch import Watch, within
 
 READY_TIMEOUT_S = 60.0
 STOP_GRACE_S = 3.0
+SETTLE_S = 1.0
+# What Ray itself starts again, Serve's controller among it, is not here.
+VITAL = ("gcs_server", "raylet")
 _OBJECT_STORE_BYTES = 200 * 2**20
-
-
-class LaunchError(Exception):
-    """It cannot be started; the message is one line for a terminal."""
-
-
-class StartFailed(LaunchError):
-    """What was started did not come up; the logs say more than the message."""
 
 
 def require_port(host: str, port: int) -> None:
@@ -141,7 +136,11 @@ class LocalCluster:
     """A Ray cluster of one machine that ends with this process, whatever ends it.
 
     Use as a context manager. Leaving it ends all processes that were started in it. Its
-    folder goes too, unless it is left by `StartFailed`.
+    folder goes too, unless it is left by `Broken`.
+
+    Attributes:
+        folder: where everything that belongs to it is.
+        watch: makes calls into its Ray, once it is started.
     """
 
     def __init__(self) -> None:
@@ -150,14 +149,20 @@ class LocalCluster:
         self.folder = processes.make_folder(self._mark, Path(_short_tmp()))
         self._reaper: Any = None
         self._set: list[str] = []
+        self.watch = Watch(())
 
     @property
     def logs(self) -> Path:
         """Where Ray and the deployments write their logs."""
         return self.folder / "session_latest" / "logs"
 
+    @property
+    def proxy_folder(self) -> Path:
+        """Where HAProxy has its files and sockets."""
+        return self.folder / "ha"
+
     def __enter__(self) -> "LocalCluster":
-        (self.folder / "ha").mkdir()
+        self.proxy_folder.mkdir()
         ours = environment(self.folder)
         # What a person has set wins.
         self._set = [name for name in ours if name not in os.environ]
@@ -171,16 +176,16 @@ class LocalCluster:
 
         Raises:
             StartFailed: Ray does not start.
-            LaunchError: there are too few GPUs.
         """
         import ray
 
+        replicas = config.replicas if config.autoscaling == "off" else config.max_replicas
         try:
             ray.init(
                 address="local",
                 include_dashboard=False,
                 # Ray's CPUs only have to suffice for its bookkeeping, also on one core.
-                num_cpus=max(os.cpu_count() or 1, 4) + config.replicas + config.gateways,
+                num_cpus=max(os.cpu_count() or 1, 4) + replicas + config.gateways,
                 object_store_memory=_OBJECT_STORE_BYTES,
                 _temp_dir=str(self.folder),
                 logging_level=logging.ERROR,
@@ -188,29 +193,30 @@ class LocalCluster:
             )
         except Exception as error:
             raise StartFailed(f"Ray does not start: {last_line(str(error))}") from error
-        require_gpus(config, ray.cluster_resources().get("GPU", 0.0))
+        self.watch = Watch(processes.children(VITAL))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if ray := sys.modules.get("ray"):
+        # While a call is out its shutdown might wait for that, and Serve would then connect to
+        # whatever else it finds; without a cluster it takes long to give up. See `left_open`.
+        calm = self.watch.settled(SETTLE_S) and not (kind and issubclass(kind, RayDied))
+        if calm and (ray := sys.modules.get("ray")):
             within(5.0, ray.shutdown)
-        processes.end(self._mark, STOP_GRACE_S, (os.getpid(),))
+        processes.end(self._mark, STOP_GRACE_S if calm else 0.0, (os.getpid(),))
         for name in (*self._set, processes.MARK):
             os.environ.pop(name, None)
         if self._reaper is not None:
             self._reaper.communicate(b"x")
-        if kind is None or not issubclass(kind, StartFailed):
+        if kind is None or not issubclass(kind, Broken):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def require_gpus(config: ServeConfig, available: float) -> None:
-    """Check that the replicas' GPUs exist.
+def left_open() -> bool:
+    """Whether Ray could not be shut down in this process, which should then end without it.
 
-    Raises:
-        LaunchError: says how many are wanted and how many there are.
+    Python's own end would try again, and wait for processes that are gone.
     """
-    wanted = config.replicas * config.num_gpus_per_replica
-    if wanted > available:
-        raise LaunchError(f"{wanted:g} GPUs are wanted for the replicas, there are {available:g}")
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
 
 def run_app(config: ServeConfig) -> None:
@@ -284,14 +290,6 @@ def last_line(text: str) -> str:
     if errors:
         return re.sub(r"^[\w.]+\.", "", errors[-1])
     return lines[-1] if lines else "no reason given"
-
-
-def within(seconds: float, action: Callable[[], object]) -> bool:
-    """Run ``action``, but wait for it for ``seconds`` at most; return whether it ended."""
-    thread = threading.Thread(target=action, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
 
 
 def _short_tmp() -> str:

@@ -70,6 +70,21 @@ def _carries(process: psutil.Process, mark: str) -> bool:
     return False
 
 
+def children(names: Iterable[str]) -> list[psutil.Process]:
+    """Return this process's children, and theirs, that have one of these names."""
+    found = psutil.Process().children(recursive=True)
+    wanted = set(names)
+    return [process for process in found if process.name() in wanted]
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process has ended, also if nobody has taken note of it yet."""
+    try:
+        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def end(mark: str, grace_s: float, ours: Iterable[int] = ()) -> int:
     """End all marked processes: they get ``grace_s`` seconds, then SIGKILL.
 

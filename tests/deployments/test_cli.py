@@ -1,6 +1,7 @@
 """The command line: its flags, its one-line errors, and that it leaves nothing behind."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -8,7 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 import pytest
@@ -16,7 +21,7 @@ import pytest
 from deployments import cli
 from deployments.cli import greeting, main, parser
 from deployments.config import ServeConfig
-from deployments.launch import free_ports
+from deployments.launch import VITAL, free_ports
 from deployments.processes import find
 from tests.deployments.conftest import Server, eventually, plain_environment
 
@@ -148,6 +153,125 @@ def _read(url: str, body: dict[str, object]) -> None:
             httpx.post(url, json=body, timeout=10)
         except httpx.HTTPError:
             return
+
+
+class Backlog:
+    """More streams than a server of one seat computes soon; each on a connection of its own."""
+
+    def __init__(self, server: Server, count: int) -> None:
+        self._url = f"{server.url}/v1/completions"
+        self._pool = ThreadPoolExecutor(count)
+        self._answers = [self._pool.submit(self._ask, number) for number in range(count)]
+        names = ("num_requests_waiting", "num_requests_running", "request_success_total")
+        eventually(lambda: sum(server.total(name) for name in names) >= count, 60)
+
+    def _ask(self, number: int) -> str:
+        body = {"prompt": f"{number:3}", "max_tokens": 100, "ignore_eos": True, "stream": True}
+        try:
+            with httpx.stream("POST", self._url, json=body, timeout=120) as answer:
+                assert answer.status_code == 200
+                text = answer.read().decode()
+        except httpx.HTTPError:
+            return "cut"
+        return "whole" if text.endswith("data: [DONE]\n\n") and "length" in text else "broken"
+
+    def ends(self) -> Counter[str]:
+        """How they ended; waits for all."""
+        ends = Counter(answer.result() for answer in self._answers)
+        self._pool.shutdown()
+        return ends
+
+
+class StartServer(Protocol):
+    """Starts a server of one seat for the tiny model, with further flags."""
+
+    def __call__(self, *flags: str) -> Server: ...
+
+
+@pytest.fixture
+def start(tiny_model_dir: Path) -> Iterator[StartServer]:
+    """What starts servers that end with the test."""
+    seat = ("--replicas", "1", "--num-blocks", "64", "--threads", "1", "--max-num-seqs", "1")
+    started: list[Server] = []
+
+    def start(*flags: str) -> Server:
+        started.append(Server(str(tiny_model_dir), *seat, *flags))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def assert_refuses(server: Server) -> None:
+    """Health checks and new requests get a 503 that says when to come back."""
+    asked = httpx.post(f"{server.url}/v1/completions", json={"prompt": "Hi", "max_tokens": 1})
+    for answer in (httpx.get(f"{server.url}/health"), asked):
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "no_replica"
+        assert int(answer.headers["retry-after"]) >= 1
+
+
+def output(server: Server) -> str:
+    """What the server said after its greeting, when it has ended."""
+    assert server.process.stdout is not None
+    return server.process.stdout.read()
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_sigterm_lets_those_who_wait_end(start: StartServer) -> None:
+    """vllm#24885: new requests 503, streams drain, exit 0 in time."""
+    server = start("--drain-s", "120")
+    backlog = Backlog(server, 24)
+    server.process.send_signal(signal.SIGTERM)
+    eventually(lambda: httpx.get(f"{server.url}/health").status_code == 503, 60)
+    assert_refuses(server)
+    assert server.process.poll() is None
+    assert backlog.ends() == {"whole": 24}
+    assert server.process.wait(30) == 0
+    assert "Stopped.\n" in output(server)
+    eventually(lambda: not find(server.mark), 10)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("again", [None, signal.SIGTERM])
+def test_a_drain_has_an_end(start: StartServer, again: signal.Signals | None) -> None:
+    """At its deadline, or at a second signal."""
+    limit = "1" if again is None else "300"
+    server = start("--drain-s", limit)
+    backlog = Backlog(server, 100)
+    server.process.send_signal(signal.SIGTERM)
+    if again is not None:
+        eventually(lambda: httpx.get(f"{server.url}/health").status_code == 503, 60)
+        server.process.send_signal(again)
+    assert server.process.wait(60) == 0
+    ends = backlog.ends()
+    assert ends["cut"] > 0
+    assert not ends["broken"]
+    if again is None:
+        assert re.search(r"\nStopped; \d+ requests had not ended\.\n", output(server))
+    eventually(lambda: not find(server.mark), 10)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_the_death_of_ray_is_noticed(start: StartServer) -> None:
+    """Without it nothing goes on, but the command used to sit there for ever."""
+    server = start()
+    vital_ones = {one.name(): one for one in server.processes() if one.name() in VITAL}
+    assert set(vital_ones) == set(VITAL)
+    vital = vital_ones["gcs_server"]
+    vital.kill()
+    assert server.process.wait(60) == 1
+    said = [line for line in output(server).splitlines() if line.startswith("tidegate serve: ")]
+    assert len(said) == 1
+    assert f"Ray has died: its process gcs_server ({vital.pid}) has ended (logs: " in said[0]
+    eventually(lambda: not find(server.mark), 10)
+    logs = Path(said[0].split("(logs: ")[1].removesuffix(")"))
+    assert logs.exists()
+    shutil.rmtree(logs.parents[1])
 
 
 @pytest.mark.cluster

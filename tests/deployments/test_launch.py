@@ -9,16 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from deployments.config import ServeConfig
-from deployments.launch import (
-    LaunchError,
-    LocalCluster,
-    StartFailed,
-    free_ports,
-    last_line,
-    require_gpus,
-    url,
-    wait_ready,
-)
+from deployments.failures import LaunchError, RayDied, StartFailed
+from deployments.launch import LocalCluster, free_ports, last_line, url, wait_ready
 
 
 class Well(http.server.BaseHTTPRequestHandler):
@@ -73,9 +65,15 @@ def test_the_address_is_one_that_a_client_takes(host: str, address: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "kept"), [(StartFailed("no"), True), (LaunchError("no"), False), (None, False)]
+    ("error", "kept"),
+    [
+        (StartFailed("no"), True),
+        (RayDied(1, "raylet"), True),
+        (LaunchError("no"), False),
+        (None, False),
+    ],
 )
-def test_the_logs_stay_if_the_start_failed(error: Exception | None, kept: bool) -> None:
+def test_the_logs_stay_if_something_failed(error: Exception | None, kept: bool) -> None:
     """The line on the terminal says what went wrong; why is in the logs."""
     cluster = LocalCluster()
     with contextlib.suppress(LaunchError), cluster:
@@ -86,14 +84,6 @@ def test_the_logs_stay_if_the_start_failed(error: Exception | None, kept: bool) 
     assert left == (["log"] if kept else [])
     assert cluster.folder.exists() is kept
     shutil.rmtree(cluster.folder, ignore_errors=True)
-
-
-def test_too_few_gpus_says_how_many() -> None:
-    """vllm#13388: a deployment that waited for ever for GPUs that do not exist."""
-    config = ServeConfig(replicas=3, num_gpus_per_replica=0.5)
-    with pytest.raises(LaunchError, match=r"1\.5 GPUs are wanted .* there are 1"):
-        require_gpus(config, 1.0)
-    require_gpus(config, 1.5)
 
 
 def test_a_traceback_boils_down_to_what_was_raised() -> None:

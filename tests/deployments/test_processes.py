@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deployments import processes
+from tests.deployments.conftest import eventually
 
 # Opens a log, says that it is ready, and ends with its standard input.
 _CHILD = "import sys; {setup}; log = open(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
@@ -42,6 +44,17 @@ def test_a_marked_process_is_found_whatever_its_title(child: tuple[str, int]) ->
     assert processes.find(mark, ours=(pid,)) == []
     assert processes.find(mark[:-1]) == []
     assert processes.find(processes.new_mark()) == []
+
+
+def test_children_are_found_by_name_and_seen_to_end(child: tuple[str, int]) -> None:
+    _, pid = child
+    process = psutil.Process(pid)
+    assert process in processes.children(["no such name", process.name()])
+    assert processes.children(["no such name"]) == []
+    assert not processes.has_ended(process)
+    process.kill()
+    # A zombie, until the fixture takes note of it.
+    eventually(lambda: processes.has_ended(process))
 
 
 def test_marked_processes_are_ended(child: tuple[str, int]) -> None:
