@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
@@ -11,6 +12,7 @@ from ray.serve.config import RequestRouterConfig
 from deployments.autoscaling import autoscaling_config
 from deployments.config import ServeConfig
 from deployments.gateway import Gateway
+from deployments.gpus import await_gpus
 from deployments.pinning import PinnedRequestRouter
 from deployments.replica import Replica
 from deployments.router import Router
@@ -31,14 +33,18 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
     """Return the application: gateways, the router and the replicas.
 
     For ``serve deploy``: ``import_path: deployments.app:build_app``, settings under ``args``.
+    It is then called on the cluster, and waits there for the GPUs that the replicas need.
 
     Args:
         args: settings of ``ServeConfig`` by name; for the API key the environment is asked too.
 
     Raises:
         ConfigError: unknown setting or wrong value.
+        RayServeException: the cluster has too few GPUs.
     """
     config = args if isinstance(args, ServeConfig) else ServeConfig.of(args, os.environ)
+    if ray.is_initialized():
+        await_gpus(config)
     inner = config.without_key()
     router = _router(config).bind(inner)
     return _gateway(config).bind(config, router, _replica(config).bind(inner, router))

@@ -95,9 +95,6 @@ def serve_environment() -> dict[str, str]:
         # Only what fits HAProxy's buffer can be sent again: prompts of up to about 30,000
         # tokens. A request holds one such buffer until its answer begins.
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "131072",
-        # Replicas tell Serve's autoscaling what the router knows this often; the default of
-        # 10 s is longer than a burst.
-        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
     }
 
 

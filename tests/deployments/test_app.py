@@ -4,7 +4,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import ray
+from ray.serve.exceptions import RayServeException
 
+from deployments import app as module
 from deployments.app import build_app
 from deployments.config import ConfigError, ServeConfig
 from deployments.launch import serve_environment
@@ -15,6 +18,22 @@ ROOT = Path(__file__).parents[2]
 def test_a_wrong_setting_is_said_before_anything_is_deployed() -> None:
     with pytest.raises(ConfigError, match="replicas"):
         build_app({"replicas": 0})
+
+
+def test_on_a_cluster_it_waits_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vllm#13388: without them the replicas would wait for ever, and say nothing."""
+    asked: list[float] = []
+
+    def refuse(config: ServeConfig) -> None:
+        asked.append(config.num_gpus_per_replica)
+        raise RayServeException("4 GPUs are wanted for the replicas, the cluster has 2")
+
+    monkeypatch.setattr(module, "await_gpus", refuse)
+    build_app({"num_gpus_per_replica": 0.5})
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    with pytest.raises(RayServeException, match="4 GPUs are wanted"):
+        build_app({"num_gpus_per_replica": 0.5})
+    assert asked == [0.5]
 
 
 def test_full_is_ours_to_say() -> None:
