@@ -75,8 +75,11 @@ def await_gpus(
         demand: wants so many more replicas with such a share of a GPU while it is entered.
 
     Raises:
-        TooFewGpus: they did not come.
+        RayServeException: they did not come. Of any other error Serve thinks that trying it
+            three times more might help, and shows it with its traceback.
     """
+    from ray.serve.exceptions import RayServeException
+
     nodes, demand = nodes or gpus_by_node, demand or demanded
     deadline = clock() + config.gpu_wait_s
     with contextlib.ExitStack() as wanting:
@@ -87,7 +90,7 @@ def await_gpus(
                 return
             except TooFewGpus as error:
                 if clock() >= deadline:
-                    raise
+                    raise RayServeException(str(error)) from error
                 if first:
                     wanting.enter_context(demand(error.missing, config.num_gpus_per_replica))
                     first = False

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.serve.exceptions import RayServeException
 
 from deployments.config import ServeConfig
 from deployments.gpus import TooFewGpus, await_gpus, require_gpus
@@ -147,7 +148,7 @@ def test_gpus_that_come_in_time_are_waited_for() -> None:
 @pytest.mark.parametrize("limit", [0.0, 0.3, 30.0])
 def test_gpus_that_do_not_come_are_an_error_in_time(limit: float) -> None:
     world = World(0.0, 40.0)
-    with pytest.raises(TooFewGpus, match="3 GPUs are wanted for the replicas, the cluster has 1"):
+    with pytest.raises(RayServeException, match=r"^3 GPUs are wanted .*, the cluster has 1$"):
         world.wait(config(3, 1.0, gpu_wait_s=limit))
     assert world.now == pytest.approx(limit)
     assert world.asking == 0
