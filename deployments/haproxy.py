@@ -7,7 +7,8 @@ gateways; it finds this program through ``RAY_SERVE_HAPROXY_BINARY_PATH``. What 
   the answer, if the body came in a packet of its own: the request would be computed to its
   end for nobody.
 - HAProxy's own answers wear the API's envelope. Serve makes them a plain 500, and a plain 404
-  while there is no application. They are a 503 that says when to try again.
+  while there is no application. They are a 503 that says when to try again. While there is no
+  gateway, requests wait for one in Serve's own proxy, but health checks get that at once.
 - A request that came without an x-request-id gets one here, so that those answers have it too,
   and a request that is sent again keeps its own.
 - Requests are read whole before a gateway gets them, up to the size of HAProxy's buffer: only
@@ -61,6 +62,7 @@ _LATER = "hdr Retry-After 5 hdr retry-after-ms %[rand(1000),add(4001)]"
 _DEFAULTS = f"""defaults
     option http-buffer-request
     http-error status 400 {_json(MALFORMED)} {_SAME_ID}"""
+_DENY = "deny deny_status 503"
 _UNREACHABLE = rf"\g<1>http-error status \g<2> {_json(UNAVAILABLE)} {_LATER} {_SAME_ID}"
 _FRONTEND = """frontend http_frontend
     http-request set-header x-request-id %[uuid] if !{ req.hdr(x-request-id) -m found }
@@ -105,15 +107,36 @@ def revised(text: str, *, local: bool) -> str:
     if local:
         text = re.sub(r"(?m)^( *bind )\*?:", r"\g<1>127.0.0.1:", text)
     no_app = re.search(r"(?m)^ *use_backend ", text) is None
-    nothing = "deny deny_status 503" if no_app else f"return status 404 {_json(NOT_FOUND)}"
+    nothing = _DENY if no_app else f"return status 404 {_json(NOT_FOUND)}"
     for pattern, instead in (
         (r"^defaults$", _DEFAULTS),
         (r"^( *)errorfile (50[234]) .*$", _UNREACHABLE),
-        (r"^frontend http_frontend$", _FRONTEND),
+        (r"^frontend http_frontend$", _FRONTEND + _health(_gateways(text))),
         (r"^( *)http-request return status 404 .*$", rf"\g<1>http-request {nothing}"),
     ):
         text = re.sub(f"(?m){pattern}", instead, text)
     return text
+
+
+def _gateways(text: str) -> list[str]:
+    """Return the gateways' names; the backup, which lets requests wait for one, is none."""
+    found = []
+    backend = ""
+    for words in map(str.split, text.splitlines()):
+        if words[:1] in (["frontend"], ["backend"], ["listen"]):
+            backend = words[1]
+        elif words[:1] == ["server"] and words[-1] != "backup":
+            found.append(f"{backend}/{words[1]}")
+    return found
+
+
+def _health(gateways: list[str]) -> str:
+    """Return rules that answer health checks at once while there is no gateway to ask."""
+    # One a line: a line holds 64 words.
+    rules = [f"acl a_gateway srv_is_up({gateway})" for gateway in gateways]
+    unless = " !a_gateway" if gateways else ""
+    rules.append(f"http-request {_DENY} if {{ path /health }}{unless}")
+    return "".join(f"\n    {rule}" for rule in rules)
 
 
 def revise(binary: str, file: Path, *, local: bool) -> None:

@@ -89,9 +89,12 @@ class Front:
 
     Args:
         gateways: their ports; None while there is no application.
+        fallback: the port of what takes requests while no gateway does.
     """
 
-    def __init__(self, folder: Path, gateways: list[int] | None) -> None:
+    def __init__(
+        self, folder: Path, gateways: list[int] | None, fallback: int | None = None
+    ) -> None:
         self.port, self.stats, metrics = free_ports(3)
         environ = serve_environment()
         # As Serve reads them when it is imported.
@@ -114,6 +117,8 @@ class Front:
         if gateways is not None:
             servers = [ServerConfig(f"gateway-{port}", "127.0.0.1", port) for port in gateways]
             backend = BackendConfig("http-tidegate", "/", servers=servers, app_name="tidegate")
+            if fallback is not None:
+                backend.fallback_server = ServerConfig("fallback", "127.0.0.1", fallback)
             serve.set_backend_configs({backend.name: backend})
         serve._generate_config_file_internal()
         assert BINARY is not None
@@ -143,8 +148,8 @@ class Front:
 
 
 @contextlib.contextmanager
-def front(folder: Path, gateways: list[int] | None) -> Iterator[Front]:
-    one = Front(folder, gateways)
+def front(folder: Path, gateways: list[int] | None, fallback: int | None = None) -> Iterator[Front]:
+    one = Front(folder, gateways, fallback)
     try:
         yield one
     finally:

@@ -14,6 +14,7 @@ import pytest
 from deployments import haproxy
 from deployments.launch import free_ports
 from deployments.openai.errors import no_replica
+from tests.deployments.conftest import eventually
 from tests.deployments.front import Gateway, front, needs_haproxy
 
 UNAVAILABLE = no_replica(5.0).envelope()
@@ -50,6 +51,28 @@ def test_a_gateway_that_cannot_be_reached_is_not_a_500(tmp_path: Path, path: str
         answer = proxy.ask(path, b"{}")
         assert_unavailable(answer)
         assert answer[1]["x-request-id"]
+
+
+@needs_haproxy
+@pytest.mark.parametrize("known", [False, True])
+def test_while_there_is_no_gateway_requests_wait_but_health_checks_do_not(
+    tmp_path: Path, known: bool
+) -> None:
+    """Serve's own proxy takes requests then, and keeps them until there is one."""
+    dead = free_ports(1) if known else []
+    waiting = Gateway()
+    with waiting.running() as fallback, front(tmp_path, dead, fallback) as proxy:
+        eventually(lambda: proxy.ask("/v1")[0] == 200)
+        assert_unavailable(proxy.ask("/health", method="GET"))
+        assert "/health" not in waiting.requests
+
+
+@needs_haproxy
+def test_health_checks_reach_any_of_many_gateways(tmp_path: Path) -> None:
+    with Gateway().running() as gateway:
+        ports = [*free_ports(80), gateway]
+        with front(tmp_path, ports, gateway) as proxy:
+            eventually(lambda: proxy.ask("/health", method="GET")[0] == 200)
 
 
 @needs_haproxy
