@@ -39,12 +39,14 @@ class Gateway(http.server.ThreadingHTTPServer):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[int]:
-        thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        with self:
+        try:
             yield self.server_port
+        finally:
             self.shutdown()
             thread.join()
+            self.server_close()
 
     def handle_error(self, *_: object) -> None:
         """HAProxy drops its health checks as soon as it has seen the status."""

@@ -85,7 +85,7 @@ def test_it_can_be_given_up(
 ) -> None:
     world = World(monkeypatch, [says], [0])
     draining = Drain(tmp_path)
-    thread = threading.Thread(target=draining.run)
+    thread = threading.Thread(target=draining.run, daemon=True)
     thread.start()
     eventually(lambda: world.asked > 2)
     draining.stop()

@@ -5,12 +5,13 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
+import ray
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.serve.exceptions import RayServeException
 
 from deployments.config import ServeConfig
-from deployments.gpus import TooFewGpus, await_gpus, require_gpus
+from deployments.gpus import TooFewGpus, await_gpus, demanded, gpus_by_node, require_gpus
 
 
 def config(replicas: int, share: float, **more: object) -> ServeConfig:
@@ -152,3 +153,33 @@ def test_gpus_that_do_not_come_are_an_error_in_time(limit: float) -> None:
         world.wait(config(3, 1.0, gpu_wait_s=limit))
     assert world.now == pytest.approx(limit)
     assert world.asking == 0
+
+
+def test_demand_is_more_than_there_is_room_for_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that fitted into what is free would be granted, and nothing asked for."""
+    groups: list[list[dict[str, float]]] = []
+
+    def group(bundles: list[dict[str, float]]) -> list[dict[str, float]]:
+        groups.append(bundles)
+        return bundles
+
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 9.0, "GPU": 1.6})
+    monkeypatch.setattr(ray.util, "placement_group", group)
+    monkeypatch.setattr(ray.util, "remove_placement_group", groups.remove)
+    with pytest.raises(KeyboardInterrupt), demanded(2, 0.4):
+        assert groups == [[{"GPU": 0.4}] * 6]
+        raise KeyboardInterrupt
+    assert groups == []
+    monkeypatch.setattr(ray, "available_resources", dict)
+    with demanded(2, 1.0):
+        assert groups == [[{"GPU": 1.0}] * 2]
+
+
+def test_the_gpus_of_dead_nodes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 2.0}},
+        {"Alive": False, "Resources": {"GPU": 8.0}},
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert gpus_by_node() == [0.0, 2.0]
