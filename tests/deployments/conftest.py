@@ -39,8 +39,9 @@ class Server:
             stderr=subprocess.STDOUT,
             text=True,
             env=plain_environment() | variables,
-            # A process group of its own, so that a test can press Ctrl-C on it.
-            start_new_session=True,
+            # A process group of its own, so that a test can press Ctrl-C on it. Not a session:
+            # Linux shares a busy machine out by sessions, and the test would wait for seconds.
+            process_group=0,
         )
         self.output = ""
         try:
@@ -80,15 +81,7 @@ class Server:
 
     def metrics(self) -> dict[str, float]:
         """The page's samples by name and labels, without the prefix and the model's name."""
-        page = httpx.get(f"{self.url}/metrics", timeout=30).text
-        samples = {}
-        for line in page.splitlines():
-            if line.startswith("tidegate:"):
-                name, value = line.removeprefix("tidegate:").rsplit(" ", 1)
-                before, _, labels = name.partition("{")
-                rest = ",".join(p for p in labels[:-1].split(",") if "model_name" not in p)
-                samples[f"{before}{{{rest}}}"] = float(value)
-        return samples
+        return samples(httpx.get(f"{self.url}/metrics", timeout=30).text)
 
     def total(self, name: str) -> float:
         """The sum over all series of a metric."""
@@ -107,6 +100,18 @@ class Server:
         finally:
             if self.process.stdout is not None:
                 self.process.stdout.close()
+
+
+def samples(page: str) -> dict[str, float]:
+    """Read a metrics page: samples by name and labels, without prefix and model's name."""
+    found = {}
+    for line in page.splitlines():
+        if line.startswith("tidegate:"):
+            name, value = line.removeprefix("tidegate:").rsplit(" ", 1)
+            before, _, labels = name.partition("{")
+            rest = ",".join(p for p in labels[:-1].split(",") if "model_name" not in p)
+            found[f"{before}{{{rest}}}"] = float(value)
+    return found
 
 
 def eventually(check: Callable[[], Any], timeout_s: float = 30.0) -> Any:
