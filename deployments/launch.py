@@ -80,9 +80,9 @@ def serve_environment() -> dict[str, str]:
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        # How long a gateway waits, when it stops, for load balancers to forget it. The
-        # default of 30 s is for balancers that poll; HAProxy here is told.
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+        # How long a gateway that stops goes on taking requests. HAProxy is told at once, but
+        # a new one has to start; the default of 30 s is for balancers that poll.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
         # A gateway that comes or goes makes Serve start a new HAProxy. The old one ends with
         # its last stream, or after so long: above the longest stream, not two minutes.
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
