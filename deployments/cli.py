@@ -98,13 +98,14 @@ def serve(config: ServeConfig) -> int:
                 print(greeting(config, str(cluster.logs)), flush=True)
                 cut = _serve_until_told(cluster, config)
             except Broken as error:
-                raise Broken(f"{error} (logs: {cluster.logs})") from error
+                error.logs = cluster.logs
+                raise
             finally:
                 # Whatever ended it, nothing interrupts the clean-up.
                 _on_signals(signal.SIG_IGN)
     except KeyboardInterrupt:
         cut = 0
-    print(f"Stopped; {cut} requests had not ended." if cut else "Stopped.", flush=True)
+    print(f"Stopped. Requests that had not ended: {cut}." if cut else "Stopped.", flush=True)
     return 0
 
 

@@ -1,12 +1,26 @@
 """Why something cannot be started, or does not go on: errors that are one line for a terminal."""
 
+from pathlib import Path
+
 
 class LaunchError(Exception):
     """It cannot be started; the message is one line for a terminal."""
 
 
 class Broken(LaunchError):
-    """Something that was started failed; the logs say more than the message."""
+    """Something that was started failed; the logs say more than the message.
+
+    Attributes:
+        logs: where they are, once somebody has said so.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.logs: Path | None = None
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.logs is None else f"{message} (logs: {self.logs})"
 
 
 class StartFailed(Broken):
@@ -22,9 +36,6 @@ class RayDied(Broken):
     """
 
     def __init__(self, pid: int, name: str) -> None:
-        super().__init__(pid, name)
+        super().__init__(f"Ray has died: its process {name} ({pid}) has ended")
         self.pid = pid
         self.name = name
-
-    def __str__(self) -> str:
-        return f"Ray has died: its process {self.name} ({self.pid}) has ended"

@@ -222,13 +222,13 @@ def output(server: Server) -> str:
 @pytest.mark.timeout(300)
 def test_sigterm_lets_those_who_wait_end(start: StartServer) -> None:
     """vllm#24885: new requests 503, streams drain, exit 0 in time."""
-    server = start("--drain-s", "120")
-    backlog = Backlog(server, 24)
+    server = start("--drain-s", "200")
+    backlog = Backlog(server, 16)
     server.process.send_signal(signal.SIGTERM)
     eventually(lambda: httpx.get(f"{server.url}/health").status_code == 503, 60)
     assert_refuses(server)
     assert server.process.poll() is None
-    assert backlog.ends() == {"whole": 24}
+    assert backlog.ends() == {"whole": 16}
     assert server.process.wait(30) == 0
     assert "Stopped.\n" in output(server)
     eventually(lambda: not find(server.mark), 10)
@@ -251,7 +251,7 @@ def test_a_drain_has_an_end(start: StartServer, again: signal.Signals | None) ->
     assert ends["cut"] > 0
     assert not ends["broken"]
     if again is None:
-        assert re.search(r"\nStopped; \d+ requests had not ended\.\n", output(server))
+        assert re.search(r"\nStopped\. Requests that had not ended: \d+\.\n", output(server))
     eventually(lambda: not find(server.mark), 10)
 
 

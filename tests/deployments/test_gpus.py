@@ -166,7 +166,8 @@ def test_demand_is_more_than_there_is_room_for_and_ends(monkeypatch: pytest.Monk
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 9.0, "GPU": 1.6})
     monkeypatch.setattr(ray.util, "placement_group", group)
     monkeypatch.setattr(ray.util, "remove_placement_group", groups.remove)
-    with pytest.raises(KeyboardInterrupt), demanded(2, 0.4):
+    # Serve interrupts what builds an application when a newer one is deployed.
+    with contextlib.suppress(KeyboardInterrupt), demanded(2, 0.4):
         assert groups == [[{"GPU": 0.4}] * 6]
         raise KeyboardInterrupt
     assert groups == []
