@@ -90,5 +90,6 @@ class Attempt:
         return (
             f"{self.name} (dish {self.dish}, {kind}, {self.ended - self.began:.1f} s): "
             f"status {self.status}, {came} characters, finishes {self.finishes}, "
-            f"[DONE] {self.done}, error {self.error}, broken {self.broken}"
+            f"[DONE] {self.done}, error {self.error}, broken {self.broken}, "
+            f"headers {dict(self.headers)}"
         )

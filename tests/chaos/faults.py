@@ -8,10 +8,12 @@ class Kind(StrEnum):
     """What can be done to a process of the server."""
 
     KILL_REPLICA = "kill replica"
-    FREEZE_REPLICA = "freeze replica"
-    THAW_REPLICA = "thaw replica"
     KILL_ROUTER = "kill router"
     KILL_GATEWAY = "kill gateway"
+    FREEZE_REPLICA = "freeze replica"
+    FREEZE_ROUTER = "freeze router"
+    FREEZE_GATEWAY = "freeze gateway"
+    THAW = "thaw"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,21 @@ from tests.deployments.conftest import Server
 
 _VICTIMS = {
     Kind.KILL_REPLICA: "Replica",
-    Kind.FREEZE_REPLICA: "Replica",
     Kind.KILL_ROUTER: "Router",
     Kind.KILL_GATEWAY: "Gateway",
+    Kind.FREEZE_REPLICA: "Replica",
+    Kind.FREEZE_ROUTER: "Router",
+    Kind.FREEZE_GATEWAY: "Gateway",
 }
 _WEIGHTS = {
     Kind.KILL_REPLICA: 4,
-    Kind.FREEZE_REPLICA: 3,
     Kind.KILL_ROUTER: 2,
     Kind.KILL_GATEWAY: 2,
+    Kind.FREEZE_REPLICA: 3,
+    Kind.FREEZE_ROUTER: 1,
+    Kind.FREEZE_GATEWAY: 1,
 }
+_FREEZES = (Kind.FREEZE_REPLICA, Kind.FREEZE_ROUTER, Kind.FREEZE_GATEWAY)
 
 
 class Killer:
@@ -32,8 +37,8 @@ class Killer:
         server: the victim.
         rng: draws what, when, and to which process.
         gap_s: seconds between two faults, at least and at most.
-        silent_s: the server gives up replicas that are silent for so long; some are frozen
-            for longer, some are not.
+        silent_s: the server gives up replicas that are silent for so long; what is frozen is
+            frozen for up to twice as long.
         record: gets each fault.
     """
 
@@ -65,17 +70,18 @@ class Killer:
                     chance, freeze_s = self._rng.random(), self._rng.uniform(0.2, 2.0)
                     if found:
                         victim = found[int(chance * len(found))]
-                        if kind is Kind.FREEZE_REPLICA:
-                            frozen.create_task(self._freeze(victim, freeze_s * self._silent_s))
+                        if kind in _FREEZES:
+                            seconds = freeze_s * self._silent_s
+                            frozen.create_task(self._freeze(kind, victim, seconds))
                         else:
                             self._strike(kind, victim, signal.SIGKILL)
 
-    async def _freeze(self, victim: psutil.Process, seconds: float) -> None:
-        self._strike(Kind.FREEZE_REPLICA, victim, signal.SIGSTOP)
+    async def _freeze(self, kind: Kind, victim: psutil.Process, seconds: float) -> None:
+        self._strike(kind, victim, signal.SIGSTOP)
         try:
             await asyncio.sleep(seconds)
         finally:
-            self._strike(Kind.THAW_REPLICA, victim, signal.SIGCONT)
+            self._strike(Kind.THAW, victim, signal.SIGCONT)
 
     def _strike(self, kind: Kind, victim: psutil.Process, blow: signal.Signals) -> None:
         self._record.append(Fault(time.monotonic(), kind, victim.pid))

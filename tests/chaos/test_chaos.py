@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 
 from tests.chaos.attempt import Attempt
@@ -21,16 +22,19 @@ from tests.chaos.model import lively_model
 from tests.chaos.oracle import answers
 from tests.chaos.report import report, summary
 from tests.chaos.verdict import complaint
-from tests.deployments.conftest import Server, eventually
+from tests.deployments.conftest import Server
+from tests.deployments.streams import Watch, condition, request, start
 
 SECONDS = float(os.environ.get("CHAOS_S", "12"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 REPLICAS, GATEWAYS, SEATS, LOOKAHEAD = 3, 2, 6, 2
+PLACES = REPLICAS * (SEATS + LOOKAHEAD)
 CLIENTS = 28
 SILENT_S = 2.0
 GAP_S = (0.5, 4.0)
 WHOLE_S = 60.0
+_WAITING = "num_requests_waiting"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(SECONDS + 300)]
 
@@ -70,8 +74,10 @@ async def test_no_client_sees_more_than_a_pause_or_a_refusal(model: Path, server
     # It was no calm that was survived, and not by turning everyone away.
     assert faults
     assert sum(attempt.complete for attempt in attempts) > CLIENTS
-    await asyncio.to_thread(_require_whole, server)
-    await _require_room(server)
+    async with connect(server.url, 2 * PLACES) as http:
+        watch = Watch(http, server)
+        await condition(lambda: watch.whole(REPLICAS, GATEWAYS), WHOLE_S)
+        await _require_room(http, watch)
 
 
 async def _run(
@@ -88,41 +94,19 @@ async def _run(
             group.create_task(client.run(closing))
 
 
-def _require_whole(server: Server) -> None:
-    """Wait until all that was killed is back, and nothing is left of what was asked for."""
-
-    def whole() -> bool:
-        reporting = [k for k in server.metrics() if k.startswith("replica_report_age_seconds{")]
-        return (
-            len(reporting) == len(server.processes("Replica")) == REPLICAS
-            and len(server.processes("Gateway")) == GATEWAYS
-            and len(server.processes("Router")) == 1
-            and server.idle()
-        )
-
-    eventually(whole, WHOLE_S)
-
-
-async def _require_room(server: Server) -> None:
+async def _require_room(http: httpx.AsyncClient, watch: Watch) -> None:
     """No grant is left: the router hands out exactly as many places as a fresh one would."""
-    places = REPLICAS * (SEATS + LOOKAHEAD)
-    long = {"prompt": "A", "max_tokens": 800, "ignore_eos": True, "temperature": 0}
-    async with connect(server.url, places) as http:
-        tasks = [
-            asyncio.create_task(http.post("/v1/completions", json=long)) for _ in range(places)
-        ]
 
-        def taken() -> bool:
-            samples = server.metrics()
-            router = samples['num_requests_waiting{replica="router"}']
-            waiting = sum(v for k, v in samples.items() if k.startswith("num_requests_waiting{"))
-            running = sum(v for k, v in samples.items() if k.startswith("num_requests_running{"))
-            return (router, running, waiting) == (0, REPLICAS * SEATS, REPLICAS * LOOKAHEAD)
+    async def all_taken() -> bool:
+        page = await watch.metrics()
+        inside = [v for k, v in page.items() if k.startswith(("num_requests_running", _WAITING))]
+        return page[f'{_WAITING}{{replica="router"}}'] == 0 and sum(inside) == PLACES
 
-        try:
-            await asyncio.to_thread(eventually, taken)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-    await asyncio.to_thread(eventually, server.idle)
+    tasks = start(http, [request("A", 800) for _ in range(PLACES)])
+    try:
+        await condition(all_taken)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    await condition(watch.idle)
