@@ -37,8 +37,7 @@ class Killer:
         server: the victim.
         rng: draws what, when, and to which process.
         gap_s: seconds between two faults, at least and at most.
-        silent_s: the server gives up replicas that are silent for so long; what is frozen is
-            frozen for up to twice as long.
+        freeze_s: seconds that a process is frozen, at least and at most.
         record: gets each fault.
     """
 
@@ -47,34 +46,38 @@ class Killer:
         server: Server,
         rng: Random,
         gap_s: tuple[float, float],
-        silent_s: float,
+        freeze_s: tuple[float, float],
         record: list[Fault],
     ) -> None:
         self._server = server
         self._rng = rng
         self._gap_s = gap_s
-        self._silent_s = silent_s
+        self._freeze_s = freeze_s
         self._record = record
 
     async def run(self, closing: float) -> None:
         """Go on until ``closing``, in seconds of the monotonic clock; then nothing is frozen."""
-        async with asyncio.TaskGroup() as frozen:
+        async with asyncio.TaskGroup() as freezing:
             while True:
                 await asyncio.sleep(self._rng.uniform(*self._gap_s))
                 if time.monotonic() > closing:
                     return
                 # Two at once are a fault of their own kind.
                 for _ in range(self._rng.choice((1, 1, 1, 2))):
-                    (kind,) = self._rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-                    found = await asyncio.to_thread(self._server.processes, _VICTIMS[kind])
-                    chance, freeze_s = self._rng.random(), self._rng.uniform(0.2, 2.0)
-                    if found:
-                        victim = found[int(chance * len(found))]
-                        if kind in _FREEZES:
-                            seconds = freeze_s * self._silent_s
-                            frozen.create_task(self._freeze(kind, victim, seconds))
-                        else:
-                            self._strike(kind, victim, signal.SIGKILL)
+                    await self._do_one(freezing)
+
+    async def _do_one(self, freezing: asyncio.TaskGroup) -> None:
+        # All is drawn whatever it is used for, so that the seed means the same everywhere.
+        (kind,) = self._rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        chance, seconds = self._rng.random(), self._rng.uniform(*self._freeze_s)
+        found = await asyncio.to_thread(self._server.processes, _VICTIMS[kind])
+        if not found:
+            return
+        victim = found[int(chance * len(found))]
+        if kind in _FREEZES:
+            freezing.create_task(self._freeze(kind, victim, seconds))
+        else:
+            self._strike(kind, victim, signal.SIGKILL)
 
     async def _freeze(self, kind: Kind, victim: psutil.Process, seconds: float) -> None:
         self._strike(kind, victim, signal.SIGSTOP)

@@ -31,8 +31,10 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 REPLICAS, GATEWAYS, SEATS, LOOKAHEAD = 3, 2, 6, 2
 PLACES = REPLICAS * (SEATS + LOOKAHEAD)
 CLIENTS = 28
-SILENT_S = 2.0
+SILENT_S = 3.0
 GAP_S = (0.5, 4.0)
+# Some are thawed before the server has noticed, some long after.
+FREEZE_S = (0.2 * SILENT_S, 2 * SILENT_S)
 WHOLE_S = 60.0
 _WAITING = "num_requests_waiting"
 
@@ -85,7 +87,7 @@ async def _run(
 ) -> None:
     """Serve clients, and kill, until the time is up; the killing ends a little earlier."""
     closing = time.monotonic() + SECONDS
-    killer = Killer(server, Random(SEED), GAP_S, SILENT_S, faults)
+    killer = Killer(server, Random(SEED), GAP_S, FREEZE_S, faults)
     async with connect(server.url, CLIENTS) as http, asyncio.TaskGroup() as group:
         group.create_task(killer.run(closing))
         for number in range(CLIENTS):
