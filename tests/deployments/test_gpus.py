@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import ray
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.serve.exceptions import RayServeException
 
@@ -109,6 +109,7 @@ def test_with_autoscaling_the_fewest_must_fit_and_one_at_least(
         require_gpus(scaled, nodes[1:])
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 4), max_size=5),
     st.sampled_from([0.1, 0.25, 0.4, 0.5, 0.6, 1.0]),

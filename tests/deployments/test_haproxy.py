@@ -106,12 +106,16 @@ def test_a_request_survives_its_gateway(tmp_path: Path, size: int) -> None:
         alive.running() as second,
         front(tmp_path, [first, second]) as proxy,
     ):
-        for number in range(4):
-            name = str(number)
-            status, _, content = proxy.ask("/v1", b"x" * size, **{"x-request-id": name})
-            assert (status, content) == (200, {"length": size, "id": name})
-    assert dead.requests
-    assert len(alive.requests) == 4
+        answers = []
+
+        def met_the_dead() -> bool:
+            answers.append(proxy.ask("/v1", b"x" * size, **{"x-request-id": str(len(answers))}))
+            return bool(dead.requests)
+
+        eventually(met_the_dead)
+    for number, (status, _, content) in enumerate(answers):
+        assert (status, content) == (200, {"length": size, "id": str(number)})
+    assert len(alive.requests) == len(answers)
 
 
 @needs_haproxy
@@ -124,7 +128,7 @@ def test_a_request_that_kills_gateways_does_not_kill_them_all(tmp_path: Path) ->
         contextlib.suppress(http.client.RemoteDisconnected),
     ):
         assert_unavailable(proxy.ask("/v1"))
-    assert len(deadly.requests) == 4
+    assert 2 <= len(deadly.requests) <= 4
 
 
 @needs_haproxy
