@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from deployments.calls import detached
-from deployments.dispatch import Failed, Refused, Sequence
+from deployments.dispatch import Sequence
 from deployments.messages import Event, RefusalKind
 from deployments.openai.call import Call, Choice, Job, Usage
 from deployments.openai.errors import (
@@ -21,6 +21,7 @@ from deployments.openai.errors import (
     too_long,
 )
 from deployments.openai.sse import KEEP_ALIVE, EventStream
+from deployments.order import Failed, Refused
 from engine.request import FinishReason
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,15 @@ from typing import Any, Protocol, TypeAlias
 from ray.serve.handle import DeploymentHandle
 
 from deployments.calls import Gone, answer_of, detached
-from deployments.messages import Batch, Event, Goodbye, Refusal, RefusalKind, ReplicaInfo
+from deployments.messages import (
+    Batch,
+    Event,
+    Goodbye,
+    Refusal,
+    RefusalKind,
+    ReplicaInfo,
+    Word,
+)
 from engine.submission import Submission
 
 PING_TIMEOUT_S = 5.0
@@ -209,20 +217,25 @@ class HandleChannel:
 
     async def connect(self, replica: str) -> Link:
         link = self._links.get(replica)
-        if link is None:
+        # One that was lost may still be here until its own task has had its turn.
+        if link is None or link.lost is not None:
             link = self._links[replica] = HandleLink(self._handle, self._gateway, replica)
             detached(self._keep(link))
         # Shielded: others wait for the same link, whoever of them is cancelled.
         await asyncio.shield(link.opened)
         return link
 
-    def drop(self, replica: str, reason: str) -> None:
-        """Give a replica up on somebody else's word; one that is not known is fine."""
-        if (link := self._links.pop(replica, None)) is not None:
-            link.fail(reason, certain=True)
+    def heed(self, word: Word) -> None:
+        """Give replicas up on the router's word."""
+        if isinstance(word, str):
+            lost = [word]
+        else:
+            lost = [] if word is None else [name for name in self._links if name not in word]
+        for replica in lost:
+            if (link := self._links.pop(replica, None)) is not None:
+                link.fail("the router has given it up", certain=True)
 
     async def _keep(self, link: HandleLink) -> None:
-        # The link is gone from the table in the very turn in which everyone learns of its loss.
         try:
             await link.pump()
         except Exception:

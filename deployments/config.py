@@ -62,6 +62,15 @@ class ServeConfig(
             )
         return self
 
+    @model_validator(mode="after")
+    def _silence_is_more_than_a_pause(self) -> Self:
+        if self.silent_s <= 2 * self.heartbeat_s:
+            raise ValueError(
+                f"silent_s must be greater than 2 * heartbeat_s, {2 * self.heartbeat_s:g}, "
+                f"not {self.silent_s:g}"
+            )
+        return self
+
     @classmethod
     def of(cls, args: Mapping[str, Any], environ: Mapping[str, str] = {}) -> Self:
         """Make a configuration from plain data, as from YAML; None is a setting's default.

@@ -14,8 +14,8 @@ from deployments.calls import detached
 from deployments.channel import Channel, Link, Listener, ReplicaLost
 from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts, priority_class
+from deployments.order import Failed, Order, Refused
 from deployments.router_client import RouterClient
-from engine.request import SamplingParams
 from engine.submission import Submission
 from router.ticket import Ticket
 
@@ -28,45 +28,6 @@ _LONGEST_PAUSE_S = 1.0
 
 # What no client can do anything about.
 _NOT_FOR_CLIENTS = frozenset({RefusalKind.ABANDONED, RefusalKind.NO_STREAM, RefusalKind.OTHER})
-
-
-class Refused(Exception):
-    """The request was turned away.
-
-    Attributes:
-        refusal: why.
-    """
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal)
-        self.refusal = refusal
-
-
-class Failed(Exception):
-    """The request was taken and could not be finished; the message is for the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One sequence to generate.
-
-    Attributes:
-        key: unique in the deployment.
-        prompt: token ids.
-        params: with a seed, so that a repetition repeats.
-        priority: higher is more urgent.
-        arrival: wall clock, ms.
-        began: the same moment on this process's monotonic clock, in seconds.
-        request_id: the HTTP request's x-request-id, for logs.
-    """
-
-    key: str
-    prompt: tuple[int, ...]
-    params: SamplingParams
-    priority: int
-    arrival: int
-    began: float
-    request_id: str
 
 
 @dataclass(slots=True)
@@ -192,7 +153,12 @@ class Sequence:
         # Not cancelled with the client: only when it has been answered is it known whether
         # there is something to abort.
         attempt.link, attempt.submitting = link, detached(link.submit(submission))
-        refusal = await asyncio.shield(attempt.submitting)
+        # A replica that hangs never answers; others notice, and then the attempt has ended.
+        await asyncio.wait((attempt.submitting, attempt.ended), return_when=asyncio.FIRST_COMPLETED)
+        if not attempt.submitting.done():
+            await attempt.ended
+            return True
+        refusal = attempt.submitting.result()
         if refusal is None:
             return True
         if attempt.ended.done():

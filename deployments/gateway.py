@@ -20,7 +20,7 @@ from deployments.answer import AnswerStream, Choices, Emit, api_error
 from deployments.calls import Gone, detached
 from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
-from deployments.dispatch import Order, Refused, Sequence
+from deployments.dispatch import Sequence
 from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import CONTENT_TYPE, Counts
@@ -30,12 +30,14 @@ from deployments.openai.call import Call, Job, Served
 from deployments.openai.errors import install_error_handlers
 from deployments.openai.length import longest_token
 from deployments.openai.sse import HEADERS, MEDIA_TYPE
+from deployments.order import Order, Refused
 from deployments.router_client import RouterClient
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
 
 KEEP_ALIVE_S: Final = 5.0
 COUNT_S: Final = 1.0
+METRICS_S: Final = 5.0
 # Tokenising this many bytes takes well under a millisecond: less than changing threads.
 _SHORT_BODY: Final = 2048
 _ID_SHOWN: Final = 128  # characters of a request's id that are logged
@@ -74,9 +76,12 @@ class Gateway:
         self._config = config
         self._name: str = serve.get_replica_context().replica_id.unique_id
         self._counts = Counts()
+        self._handing: asyncio.Task[None] | None = None
         self._rng = random.SystemRandom()
-        self._router = RouterClient(router, self._name, self._rng, config.hold_s, self._on_word)
         self._channel = HandleChannel(replicas, self._name, self._on_lost)
+        self._router = RouterClient(
+            router, self._name, self._rng, config.hold_s, self._channel.heed
+        )
         self._serial = 0
         self._started = int(time.time())
         folder = resolve(config.model)
@@ -149,10 +154,10 @@ class Gateway:
             ApiError: the router is being restarted (503).
         """
         try:
-            # Not cancelled with a scraper that leaves: nobody would know whether it arrived.
-            await asyncio.shield(detached(self._hand_over()))
+            async with asyncio.timeout(METRICS_S):
+                await self._hand_over()
             page = await self._router.metrics(self._served.name)
-        except Gone:
+        except (Gone, TimeoutError):
             raise api_error(Refused(self._router.nobody())) from None
         return Response(page, media_type=CONTENT_TYPE)
 
@@ -208,9 +213,6 @@ class Gateway:
         # Also when nothing ran there: the router is to place nothing more on it.
         detached(self._router.lost(lost.replica, certain=lost.certain))
 
-    def _on_word(self, replica: str) -> None:
-        self._channel.drop(replica, "the router has given it up")
-
     async def _keep_counting(self) -> None:
         """Hand what was counted to the router once a second; nothing is lost if it is away."""
         while True:
@@ -220,6 +222,17 @@ class Gateway:
                     await self._hand_over()
 
     async def _hand_over(self) -> None:
+        """Hand what was counted to the router, one such message at a time.
+
+        Raises:
+            Gone: there is no router.
+        """
+        if self._handing is None or self._handing.done():
+            # Not cancelled with a scraper that leaves: nobody would know whether it arrived.
+            self._handing = detached(self._count())
+        await asyncio.shield(self._handing)
+
+    async def _count(self) -> None:
         counts = self._counts.take()
         try:
             await self._router.count(counts)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from deployments.calls import detached
 
+ASK_S = 1.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -15,8 +17,8 @@ class Hope:
     Args:
         hold_s: how long it lasts, in seconds.
         expire: called when it ends without a replica.
-        wake: returns when there is a replica; asking is what makes an autoscaler start one.
-            None where replicas come by themselves.
+        wake: asks for a replica, which is what makes an autoscaler start one, and returns when
+            there seems to be one. Called again and again. None where they come by themselves.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Hope:
             self._waking = None
 
     async def _ask(self, wake: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await wake()
-        except Exception:
-            # The hope itself goes on: the next request asks again when it has expired.
-            logger.exception("cannot ask for a replica")
+        while True:
+            try:
+                # It may be answered by one that is about to go.
+                await wake()
+            except Exception:
+                logger.exception("cannot ask for a replica")
+            await asyncio.sleep(ASK_S)

@@ -7,6 +7,7 @@ no longer knows it, it is to go.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +17,11 @@ from ray.serve.handle import DeploymentHandle
 from deployments.calls import Gone, answer_of
 from deployments.pinning import MEMBER
 
-PROBE_S = 0.5
+PROBE_S = 0.3
+MISSES = 3
+"""Serve takes a replica out for a moment while it changes its settings: that is not the end."""
+
+logger = logging.getLogger(__name__)
 
 
 async def membership(
@@ -33,15 +38,20 @@ async def membership(
         period_s: seconds between two calls.
     """
     probe = handle.options(session_id=MEMBER + replica, method_name="ping")
-    was = False
+    was, misses = False, 0
     while True:
         call: Any = probe.remote()
         try:
             await answer_of(call)
-            now = True
+            now, misses = True, 0
         except Gone as error:
             # Anything else says nothing about what Serve wants.
-            now = was and not isinstance(error.__cause__, ReplicaUnavailableError)
+            misses += isinstance(error.__cause__, ReplicaUnavailableError)
+            now = was and misses < MISSES
+        except Exception:
+            # Whatever it was, the next call may say more; without any, a stop would be an end.
+            logger.exception("cannot ask whether replica %s is wanted", replica)
+            now = was
         if now is not was:
             was = now
             yield now

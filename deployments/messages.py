@@ -30,6 +30,10 @@ Batch: TypeAlias = tuple[Event, ...]
 """All events of one step for one gateway."""
 
 
+Word: TypeAlias = str | frozenset[str] | None
+"""What the router tells gateways: a replica that it has given up, all that there are, nothing."""
+
+
 class RefusalKind(StrEnum):
     """Why a request was turned away."""
 

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from ray.serve.exceptions import ReplicaUnavailableError
+from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 APPEAR_TIMEOUT_S = 5.0
@@ -34,8 +34,8 @@ MEMBER = "member/"
 class PinnedRequestRouter(RequestRouter):
     """Route a call to the replica whose id is the call's session id, and nowhere else.
 
-    A replica that is gone, or that turned the call away, raises
-    ``ReplicaUnavailableError`` at once: the base class would go on trying for ever, and
+    A replica that is gone raises ``ReplicaUnavailableError`` at once, one that turned the call
+    away ``DeploymentUnavailableError``: the base class would go on trying for ever, and
     another replica holds neither the stream nor the grant. A replica that was never seen
     here is waited for: it reports itself to our Router a moment before Serve tells the
     handles about it. One that Serve is stopping is still called: it has requests to finish,
@@ -86,7 +86,8 @@ class PinnedRequestRouter(RequestRouter):
     ) -> RunningReplica:
         wanted = pending_request.metadata.session_id
         if is_retry:
-            raise ReplicaUnavailableError(wanted)
+            # It turned the call away or is out of reach, which does not mean that it has gone.
+            raise DeploymentUnavailableError(self._deployment_id)
         if not wanted:
             return await self._any()
         name = wanted.removeprefix(MEMBER)

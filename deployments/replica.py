@@ -77,7 +77,7 @@ class Replica:
 
     Invariants: ``_owner`` holds exactly the keys that were admitted and have not ended;
     each of them is told to the router once as admitted and once as ended. Every gateway
-    that owns a key has a box. Once it has gone, it owns nothing and has no box.
+    that owns a key has a box. Once it has gone, it opens no box any more.
 
     Raises:
         TimeoutError: the warm-up generation did not come back.
@@ -116,7 +116,7 @@ class Replica:
             config.heartbeat_s,
         )
         self._reporting = self._loop.create_task(self._reporter.run())
-        me = serve.get_deployment_handle(context.deployment, context.app_name)
+        me = serve.get_deployment_handle(context.deployment, context.app_name, _check_exists=False)
         self._following = self._loop.create_task(self._follow(membership(me, self._name)))
 
     def _warm_up(self) -> None:
@@ -174,8 +174,11 @@ class Replica:
         """Called by Serve, which restarts a replica that raises.
 
         Raises:
-            RuntimeError: the step loop is dead or hangs.
+            RuntimeError: the step loop is dead or hangs, or the replica has gone already
+                although Serve wants it.
         """
+        if self._gone:
+            raise RuntimeError(f"replica {self._name} has handed over all that it had")
         if not self._healthy():
             raise RuntimeError(f"the step loop of replica {self._name} does not move")
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from ray import serve
 
-from deployments.autoscaling import Demand, TtftWindow, stats_of
+from deployments.autoscaling import stats_of
 from deployments.calls import answer_of
 from deployments.config import ServeConfig
 from deployments.hope import Hope
 from deployments.logs import join_serve
-from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, unavailable
+from deployments.lookout import Lookout, requests
+from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unavailable
 from deployments.metrics import Counts, Page
 from deployments.pending import Call, Pending, refusal_of
 from router.core import RouterConfig, RouterCore
@@ -38,11 +39,13 @@ class Known:
         info: what it is.
         vitals: how it is.
         at: the router's clock when it said so, in seconds.
+        leaving: it takes nothing new.
     """
 
     info: ReplicaInfo
     vitals: Vitals
     at: float
+    leaving: bool
 
 
 class Router:
@@ -76,16 +79,18 @@ class Router:
         )
         self._closed = False
         self._pending = Pending()
-        self._sessions: dict[str, asyncio.Queue[str]] = {}
+        self._sessions: dict[str, asyncio.Queue[Word]] = {}
         self._replicas: dict[str, Known] = {}
         self._placed: dict[str, int] = {}
         self._counts = Counts()
-        self._ttft = TtftWindow()
+        self._lookout = Lookout(self._clock, time.time)
         self._demand: Mapping[str, float] = {}
-        self._busy_at = self._clock()
         self._first_replica = asyncio.Event()
         self._hope = Hope(config.hold_s, self._despair, self._wake if self._autoscaled else None)
-        self._hope.begin()
+        # Nobody may have asked for a replica for hours.
+        if not self._may_sleep:
+            self._hope.begin()
+        self._settled = False
         self._ticking = asyncio.get_running_loop().create_task(self._keep_ticking())
 
     # ---- from gateways ----------------------------------------------------------------
@@ -97,7 +102,7 @@ class Router:
         """
         if self._closed and not ticket.again and ticket.id not in self._pending:
             return unavailable(self._rng)
-        self._busy_at = self._clock()
+        self._lookout.asked()
         self._ask_for_replicas()
         call = self._pending.ask(gateway, ticket.id)
         try:
@@ -122,14 +127,16 @@ class Router:
         for ticket, finished in tickets.items():
             self._release(ticket, finished=finished)
 
-    async def session(self, gateway: str) -> AsyncIterator[str]:
-        """Yield, after an empty word, the replicas that this router gives up by itself.
+    async def session(self, gateway: str) -> AsyncIterator[Word]:
+        """Yield each replica that this router gives up by itself.
 
-        It stays open while the gateway lives; when it ends, its tickets are given up.
+        And once, when that is known, all there are: one that hangs since before this router
+        started is silent, and the gateways that wait for it cannot tell. The session stays open
+        while the gateway lives; when it ends, its tickets are given up.
         """
         words = self._sessions[gateway] = asyncio.Queue()
         try:
-            yield ""
+            yield frozenset(self._replicas) if self._settled else None
             while True:
                 yield await words.get()
         finally:
@@ -163,7 +170,7 @@ class Router:
     async def count(self, counts: Counts) -> None:
         """Add what a gateway counted since it last did."""
         self._counts.merge(counts)
-        self._ttft.add(self._clock(), counts)
+        self._lookout.counted(counts)
 
     async def metrics(self, model: str) -> str:
         """Return the Prometheus page of the whole deployment.
@@ -184,7 +191,7 @@ class Router:
         self._settle(self._core.report(report))
         full = self._core.wants_full_report(report.replica)
         if not full or report.replica in self._replicas:
-            self._meet(report.replica, Known(info, vitals, self._clock()))
+            self._meet(report.replica, Known(info, vitals, self._clock(), report.leaving))
         return Heard(full, self._demand)
 
     async def left(self, replica: str) -> None:
@@ -213,8 +220,8 @@ class Router:
         self._closed = True
 
     async def unfinished(self) -> int:
-        """How many requests were accepted and have not ended."""
-        return len(self._pending)
+        """How many requests were accepted and have not ended, also by a router before this."""
+        return max(len(self._pending), requests(self._core.gauges()))
 
     # -----------------------------------------------------------------------------------
 
@@ -238,7 +245,7 @@ class Router:
     def _meet(self, replica: str, known: Known) -> None:
         if replica not in self._replicas:
             logger.info("replica %s serves: %s", replica, known.info)
-            self._ttft.clear()
+            self._lookout.changed()
             self._hope.fulfil()
             self._settle(self._core.expect(self._expected))
         self._replicas[replica] = known
@@ -247,15 +254,18 @@ class Router:
     def _give_up(self, replica: str, reason: str) -> None:
         """Lose a replica on this router's own judgement: the gateways may not know."""
         self._lose(replica, reason, self._core.lost(replica))
+        self._tell(replica)
+
+    def _tell(self, word: Word) -> None:
         for words in self._sessions.values():
-            words.put_nowait(replica)
+            words.put_nowait(word)
 
     def _lose(self, replica: str, reason: str, lost: Lost) -> None:
         if self._replicas.pop(replica, None) is not None:
             logger.warning("replica %s is no more: %s", replica, reason)
             if reason != "left":
                 self._counts.add("replicas_lost_total", 1, (("reason", reason),))
-            self._ttft.clear()
+            self._lookout.changed()
         self._placed.pop(replica, None)
         for ticket in lost.tickets:
             self._pending.forget(ticket)
@@ -274,7 +284,7 @@ class Router:
 
     def _ask_for_replicas(self) -> None:
         """Where replicas come when they are asked for, every request is a reason to hope."""
-        if self._autoscaled and not self._replicas:
+        if self._autoscaled and all(known.leaving for known in self._replicas.values()):
             self._hope_for_replicas()
 
     def _hope_for_replicas(self) -> None:
@@ -288,7 +298,8 @@ class Router:
     async def _wake(self) -> None:
         # Serve's autoscaler sees a call that waits for a replica, and starts one.
         app = serve.get_replica_context().app_name
-        call: Any = serve.get_deployment_handle("Replica", app).ping.remote()
+        handle = serve.get_deployment_handle("Replica", app, _check_exists=False)
+        call: Any = handle.ping.remote()
         await answer_of(call)
 
     # ---- as time passes ---------------------------------------------------------------
@@ -303,27 +314,12 @@ class Router:
 
     def _tick(self) -> None:
         self._settle(self._core.tick())
+        if not self._settled and not self._core.settling and self._replicas:
+            self._settled = True
+            self._tell(frozenset(self._replicas))
         for replica in self._core.silent():
             self._give_up(replica, "silent")
-        if self._pending:
-            self._busy_at = self._clock()
+        demand = self._lookout.look(self._core.gauges())
         # Half a fleet with all the queue in front of it would look overloaded.
         if self._autoscaled and not self._core.settling:
-            self._demand = stats_of(self._look())
-
-    def _look(self) -> Demand:
-        gauges = self._core.gauges()
-        serving = [one for one in gauges.replicas if not one.leaving]
-        return Demand(
-            at=time.time(),
-            replicas=len(serving),
-            total_blocks=sum(one.total_blocks for one in serving),
-            free_blocks=sum(one.effective_free_blocks for one in serving),
-            seats=sum(one.max_seqs for one in serving),
-            queued=gauges.queued,
-            queued_blocks=gauges.queued_blocks,
-            running=len(self._pending) - gauges.queued,
-            oldest_wait_s=gauges.oldest_wait_s,
-            idle_s=self._clock() - self._busy_at,
-            ttft_s=self._ttft.quantile(self._clock()),
-        )
+            self._demand = stats_of(demand)

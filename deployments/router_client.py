@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ray.serve.handle import DeploymentHandle
 
 from deployments.calls import Gone, answer_of, detached
-from deployments.messages import Refusal, RefusalKind, ReplicaInfo, unavailable
+from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Word, unavailable
 from deployments.metrics import Counts
 from router.ticket import Ticket
 
@@ -33,7 +33,7 @@ class RouterClient:
         gateway: this process's name.
         rng: spreads the times after which clients are to come back.
         hold_s: how long requests wait for a router, in seconds.
-        on_lost: called with each replica that the router gives up by itself.
+        on_word: called with what the router says of replicas by itself.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class RouterClient:
         gateway: str,
         rng: random.Random,
         hold_s: float,
-        on_lost: Callable[[str], None],
+        on_word: Callable[[Word], None],
     ) -> None:
         plain = handle.options(request_serialization="pickle", response_serialization="pickle")
         self._gateway = gateway
         self._rng = rng
         self._hold_s = hold_s
-        self._on_lost = on_lost
+        self._on_word = on_word
         self._down_since: float | None = time.monotonic()
         self._handle = plain
         self._acquire = plain.options(method_name="acquire")
@@ -171,10 +171,9 @@ class RouterClient:
     async def _one_session(self) -> None:
         session: Any = self._session.remote(self._gateway)
         try:
-            async for replica in session:
+            async for word in session:
                 self._down_since = None
-                if replica:
-                    self._on_lost(replica)
+                self._on_word(word)
         finally:
             if self._down_since is None:
                 self._down_since = time.monotonic()

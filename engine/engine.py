@@ -109,6 +109,7 @@ class Engine:
         self._failure: BaseException | None = None
         self._failures = 0
         self._steps = 0
+        self._stepping = False
         self._moved_at = monotonic()
         self._thread: threading.Thread | None = None
 
@@ -146,7 +147,7 @@ class Engine:
                 raise DuplicateKey(submission.key)
             seed = self._rng.getrandbits(63) if params.seed is None else params.seed
             id = self._scheduler.add(request)
-            if not self._live:
+            if not self._live and not self._stepping:
                 self._moved_at = self._monotonic()
             row = SampleRow(params, seed, submission.prompt, generated)
             self._live[id] = _Live(submission.key, row, generated, stop_tokens, text)
@@ -181,7 +182,9 @@ class Engine:
     def progress(self) -> Progress:
         """Whether the loop moves."""
         with self._changed:
-            return Progress(self._steps, bool(self._live), self._monotonic() - self._moved_at)
+            # A step that hangs has work, also when its requests have been aborted meanwhile.
+            busy = bool(self._live) or self._stepping
+            return Progress(self._steps, busy, self._monotonic() - self._moved_at)
 
     @property
     def failure(self) -> BaseException | None:
@@ -230,6 +233,7 @@ class Engine:
             ids = [*(chunk.id for chunk in plan.prefill), *plan.decode]
             ending = [*(chunk.id for chunk in plan.prefill if chunk.last), *plan.decode]
             live = {id: self._live[id] for id in ids}
+            self._stepping = bool(ids)
         if not ids:  # everything was aborted before this step could plan it
             return StepResult({}, {})
         result = self._executor.run(batch, ids, [live[id].row for id in ending])
@@ -240,6 +244,7 @@ class Engine:
                 check_invariants(self._scheduler)
             report = StepReport(tuple(deltas), self._scheduler.stats())
             self._steps += 1
+            self._stepping = False
             self._moved_at = self._monotonic()
         self._on_step(report)
         return result

@@ -71,7 +71,7 @@ class Progress:
 
     Attributes:
         steps: steps that have ended.
-        busy: there are unfinished requests.
+        busy: there are unfinished requests, or a step is under way.
         since: monotonic seconds since the last step ended or the loop became busy.
     """
 

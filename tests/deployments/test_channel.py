@@ -193,7 +193,8 @@ async def test_a_replica_that_has_gone_already_can_only_say_goodbye() -> None:
     assert caught.value.left
 
 
-async def test_a_replica_is_dropped_on_the_routers_word() -> None:
+@pytest.mark.parametrize("word", ["r", frozenset({"s"})], ids=["given up", "not there"])
+async def test_a_replica_is_dropped_on_the_routers_word(word: str | frozenset[str]) -> None:
     """One that hangs keeps its stream open for ever: only its silence shows it."""
 
     async def stream() -> AsyncIterator[Any]:
@@ -206,8 +207,10 @@ async def test_a_replica_is_dropped_on_the_routers_word() -> None:
     link = await links.connect("r")
     heard: list[Any] = []
     link.listen("a", heard.append)
-    links.drop("r", "silent")
-    links.drop("unknown", "silent")
+    for other in (None, "unknown", frozenset({"r"})):
+        links.heed(other)
+    assert heard == []
+    links.heed(word)
     assert isinstance(heard[0], ReplicaLost)
     assert handle.streams[0].cancelled
     for _ in range(20):

@@ -110,3 +110,15 @@ def test_derived_numbers() -> None:
     assert ServeConfig.of({"replicas": 1000}).threads_per_replica == 1
     assert ServeConfig.of({"aging_seconds": 0.001}).aging_ticks == 1
     assert config.scheduling_policy is SchedPolicy.PRIORITY
+
+
+def test_a_replica_has_time_to_report_before_it_counts_as_lost() -> None:
+    """Idle fleets were lost, and lost again, between two heartbeats."""
+    with pytest.raises(ConfigError, match=r"silent_s must be greater than 2 \* heartbeat_s, 40, "):
+        ServeConfig.of({"heartbeat_s": 20.0})
+    ServeConfig.of({"heartbeat_s": 20.0, "silent_s": 41.0})
+
+
+def test_the_fewest_replicas_are_not_more_than_the_most() -> None:
+    with pytest.raises(ConfigError, match="min_replicas must be at most max_replicas, 8, not 9"):
+        ServeConfig.of({"min_replicas": 9})

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from deployments.channel import Listener, ReplicaLost
-from deployments.dispatch import MAX_LOSSES, Failed, Order, Refused, Sequence
+from deployments.dispatch import MAX_LOSSES, Sequence
 from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts
+from deployments.order import Failed, Order, Refused
 from engine.request import SamplingParams
 from engine.submission import Submission
 from router.ticket import Ticket
@@ -436,3 +437,20 @@ async def test_a_long_wait_in_the_queue_is_no_wait_for_a_replica() -> None:
     a.send(7, finish="stop")
     await run.task
     assert isinstance(run.events[-1], tuple)
+
+
+async def test_a_submit_that_a_frozen_replica_never_answers_is_not_waited_for() -> None:
+    """Its process was stopped in between: the call ends only when somebody kills it."""
+    router, a, b = FakeRouter("a", "b"), FakeReplica("a"), FakeReplica("b")
+    a.gate = asyncio.Event()
+    run = Run(router, a, b)
+    await until(lambda: a.listeners)
+    a.die()
+    await until(lambda: b.submitted)
+    b.send(7, text="x", finish="stop")
+    await run.task
+    assert run.text == "x"
+    # The ticket of the first attempt is given up when the call has ended.
+    a.gate.set()
+    await settle()
+    assert (router.live(), a.running) == (0, set())

@@ -104,7 +104,9 @@ async def house(monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path) -> AsyncI
 
     monkeypatch.setattr(module.serve, "get_replica_context", lambda: context)
     monkeypatch.setattr(module, "RouterClient", lambda *_: router)
-    monkeypatch.setattr(module, "HandleChannel", lambda *_: SimpleNamespace(connect=connect))
+    monkeypatch.setattr(
+        module, "HandleChannel", lambda *_: SimpleNamespace(connect=connect, heed=None)
+    )
     none: Any = None
     config = ServeConfig(model=str(tiny_model_dir), served_model_name="m")
     gateway = Gateway(config, none, none)

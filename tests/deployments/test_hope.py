@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from deployments import hope as module
 from deployments.hope import Hope
 
 
@@ -48,13 +51,24 @@ async def test_it_ends_by_itself_and_can_begin_anew() -> None:
     assert not desk.hope.failed
 
 
-async def test_an_asking_that_fails_does_not_end_it() -> None:
+@pytest.mark.parametrize("fails", [True, False])
+async def test_it_asks_until_there_is_a_replica(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was about to go answered, and nobody asked again while requests were held."""
+    monkeypatch.setattr(module, "ASK_S", 0.001)
+    asked = 0
+
     async def wake() -> None:
-        raise RuntimeError("no controller")
+        nonlocal asked
+        asked += 1
+        if fails:
+            raise RuntimeError("no controller")
 
     hope = Hope(60, lambda: None, wake)
     hope.begin()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        while asked < 3:
+            await asyncio.sleep(0.001)
     assert hope.alive
     hope.fulfil()

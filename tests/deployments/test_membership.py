@@ -41,13 +41,17 @@ class FakeHandle:
 @pytest.mark.parametrize(
     ("script", "changes"),
     [
-        ((None, None, REMOVED, REMOVED), [True, False]),
+        ((None, None, REMOVED, REMOVED, REMOVED, REMOVED), [True, False]),
+        # As while Serve changes a setting of the one that runs.
+        ((None, REMOVED, REMOVED, None, REMOVED), [True]),
         # Not known yet is not wanted no more.
         ((REMOVED, REMOVED, None), [True]),
         # A call that fails says nothing about what Serve wants.
         ((None, BROKEN, None), [True]),
         ((BROKEN, REMOVED), []),
-        ((None, REMOVED, BROKEN, None), [True, False, True]),
+        ((None, REMOVED, BROKEN, REMOVED, BROKEN), [True]),
+        ((None, RuntimeError("bug"), None), [True]),
+        ((None, REMOVED, REMOVED, REMOVED, None), [True, False, True]),
     ],
 )
 async def test_only_serves_word_counts(

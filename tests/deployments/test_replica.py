@@ -108,7 +108,7 @@ class House:
         context = SimpleNamespace(replica_id=replica_id, deployment="Replica", app_name="app")
         self.wanted: asyncio.Queue[bool] = asyncio.Queue()
         monkeypatch.setattr(module, "membership", lambda *_: self._membership())
-        monkeypatch.setattr(module.serve, "get_deployment_handle", lambda *_: None)
+        monkeypatch.setattr(module.serve, "get_deployment_handle", lambda *_, **__: None)
         monkeypatch.setattr(module.serve, "get_replica_context", lambda: context)
         monkeypatch.setattr(engine.build, "build_engine", build)
         self.router = FakeRouter()
@@ -262,3 +262,14 @@ async def until(check: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
         while not check():
             await asyncio.sleep(0.001)
+
+
+async def test_one_that_has_gone_and_is_wanted_again_is_replaced(house: House) -> None:
+    """It had nothing to finish, so it had said goodbye when Serve changed its mind."""
+    house.wanted.put_nowait(True)
+    house.wanted.put_nowait(False)
+    await until(lambda: house.router.gone)
+    house.wanted.put_nowait(True)
+    await until(lambda: not house.replica._leaving)
+    with pytest.raises(RuntimeError, match="handed over"):
+        await house.replica.check_health()

@@ -310,7 +310,7 @@ async def test_a_replica_that_comes_and_goes_is_not_described() -> None:
 
 async def test_a_new_router_hears_the_replicas_before_it_places() -> None:
     """The first to report after a restart got everything, though it had no room."""
-    fleet = Fleet(replicas=2, heartbeat_s=60.0)
+    fleet = Fleet(replicas=2, heartbeat_s=60.0, silent_s=200.0)
     calls = [fleet.ask(name) for name in ("a", "b", "c")]
     await fleet.report("r", free=4)
     await settle()
@@ -362,14 +362,33 @@ async def test_a_silent_replica_is_given_up_and_the_gateways_are_told(
 ) -> None:
     """ray#61263: a process that was stopped keeps its streams open; nobody else would notice."""
     monkeypatch.setattr(module, "TICK_S", 0.005)
-    fleet = Fleet(silent_s=0.2)
+    fleet = Fleet(heartbeat_s=0.05, silent_s=0.2)
     session = fleet.router.session("g")
-    assert await anext(session) == ""
+    assert await anext(session) is None
     await fleet.report("r")
     assert await fleet.ask("a") == "r"
-    assert await asyncio.wait_for(anext(session), 5) == "r"
+    words = [await asyncio.wait_for(anext(session), 5) for _ in range(2)]
+    assert words == [frozenset({"r"}), "r"]
     assert (fleet.grants(), fleet.router._replicas) == (0, {})
     await session.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_new_router_tells_the_gateways_who_is_there() -> None:
+    """A replica that froze before it started is silent, and streams from it never ended."""
+    fleet = Fleet(replicas=2, heartbeat_s=60.0, silent_s=200.0)
+    early = fleet.router.session("g")
+    assert await anext(early) is None
+    fleet.router._tick()
+    await fleet.report("r")
+    fleet.router._tick()
+    await fleet.report("s")
+    for _ in range(2):
+        fleet.router._tick()
+    assert await anext(early) == frozenset({"r", "s"})
+    late = fleet.router.session("h")
+    assert await anext(late) == frozenset({"r", "s"})
+    for session in (early, late):
+        await session.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_step_loop_that_hangs_is_told_to_the_gateways_too() -> None:
@@ -431,6 +450,53 @@ async def test_asleep_is_healthy_and_a_request_wakes_it(monkeypatch: pytest.Monk
     assert (call.done(), fleet.woken) == (False, woken + 1)
     await fleet.report("s")
     assert await call == "s"
+
+
+async def test_a_router_that_starts_while_the_fleet_sleeps_wakes_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Sleeper(monkeypatch)
+    await settle()
+    assert (fleet.woken, await fleet.router.healthy()) == (0, True)
+    call = fleet.ask("a")
+    await settle()
+    assert fleet.woken == 1
+    call.cancel()
+
+
+async def test_while_the_last_one_leaves_a_request_wakes_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It had a request to finish, and everybody else waited for that, and then for the start."""
+    fleet = Sleeper(monkeypatch)
+    await fleet.report("r")
+    await fleet.ask("a")
+    await fleet.report("r", admitted=("a",), leaving=True)
+    call = fleet.ask("b")
+    await settle()
+    assert (call.done(), fleet.woken) == (False, 1)
+    await fleet.report("s")
+    assert await call == "s"
+
+
+async def test_what_an_earlier_router_placed_is_unfinished() -> None:
+    """After a restart the autoscaler was told that nothing runs, and SIGTERM drained nothing."""
+    fleet = Fleet()
+    await fleet.report("r")
+    held = Report(
+        replica="s",
+        seq=1,
+        total_blocks=10,
+        free_blocks=5,
+        running=2,
+        max_seqs=8,
+        waiting=0,
+        waiting_blocks=0,
+        max_waiting=8,
+        held=("x", "y"),
+    )
+    await fleet.router.report(held, WELL, INFO)
+    assert await fleet.router.unfinished() == 2
 
 
 async def test_a_fleet_that_does_not_wake_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorUnavailableError
 
 from deployments import router_client as module
-from deployments.messages import Refusal, RefusalKind
+from deployments.messages import Refusal, RefusalKind, Word
 from deployments.router_client import RouterClient
 from router.ticket import Ticket
 
@@ -78,7 +78,7 @@ async def _say(answer: Any) -> Any:
 
 
 async def _stream(answer: Any) -> AsyncIterator[Any]:
-    yield ""
+    yield None
     if isinstance(answer, BaseException):
         raise answer
     if isinstance(answer, str):
@@ -86,9 +86,11 @@ async def _stream(answer: Any) -> AsyncIterator[Any]:
     await asyncio.Event().wait()
 
 
-def client(router: FakeRouter, hold_s: float = 60.0, lost: list[str] | None = None) -> RouterClient:
-    on_lost = ([] if lost is None else lost).append
-    return RouterClient(router, "gw", random.Random(0), hold_s, on_lost)  # type: ignore[arg-type]
+def client(
+    router: FakeRouter, hold_s: float = 60.0, words: list[Word] | None = None
+) -> RouterClient:
+    on_word = ([] if words is None else words).append
+    return RouterClient(router, "gw", random.Random(0), hold_s, on_word)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -151,11 +153,11 @@ async def test_waiting_in_the_queue_is_not_waiting_for_a_router(
 
 
 async def test_hears_which_replicas_the_router_gives_up() -> None:
-    router, lost = FakeRouter(session=["r"]), list[str]()
-    task = asyncio.create_task(client(router, lost=lost).keep_session())
-    await until(lambda: lost)
+    router, words = FakeRouter(session=["r"]), list[Word]()
+    task = asyncio.create_task(client(router, words=words).keep_session())
+    await until(lambda: len(words) == 2)
     task.cancel()
-    assert lost == ["r"]
+    assert words == [None, "r"]
 
 
 async def test_cancelling_cancels_the_call() -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -188,6 +189,29 @@ def test_progress_counts_from_the_last_step_or_from_the_end_of_idleness() -> Non
     assert bench.engine.progress().since == 1, "somebody else's arrival is no progress"
     bench.engine.step()
     assert (bench.engine.progress().steps, bench.engine.progress().since) == (1, 0)
+
+
+def test_a_step_that_hangs_is_no_idleness_though_its_requests_were_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its gateways had left, so it looked idle, healthy and free, and was never replaced."""
+    now = 0.0
+    bench = Bench(monotonic=lambda: now)
+    bench.submit("a", max_tokens=2)
+    run = bench.engine._executor.run
+
+    def hang(*arguments: Any) -> Any:
+        nonlocal now
+        now = 100.0
+        assert bench.engine.abort("a")
+        assert (bench.engine.progress().busy, bench.engine.progress().since) == (True, 100)
+        bench.submit("b", max_tokens=2)
+        assert bench.engine.progress().since == 100, "a newcomer is no progress"
+        return run(*arguments)
+
+    monkeypatch.setattr(bench.engine._executor, "run", hang)
+    bench.engine.step()
+    assert (bench.engine.progress().busy, bench.engine.progress().since) == (True, 0)
 
 
 def test_a_request_resumed_from_its_tokens_goes_on_as_it_would_have(bench: Bench) -> None:

@@ -1,0 +1,45 @@
+"""Order: one sequence to generate, and the two ways in which it can come to nothing."""
+
+from dataclasses import dataclass
+
+from deployments.messages import Refusal
+from engine.request import SamplingParams
+
+
+class Refused(Exception):
+    """The request was turned away.
+
+    Attributes:
+        refusal: why.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+class Failed(Exception):
+    """The request was taken and could not be finished; the message is for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One sequence to generate.
+
+    Attributes:
+        key: unique in the deployment.
+        prompt: token ids.
+        params: with a seed, so that a repetition repeats.
+        priority: higher is more urgent.
+        arrival: wall clock, ms.
+        began: the same moment on this process's monotonic clock, in seconds.
+        request_id: the HTTP request's x-request-id, for logs.
+    """
+
+    key: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    priority: int
+    arrival: int
+    began: float
+    request_id: str
