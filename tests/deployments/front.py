@@ -7,7 +7,6 @@ import json
 import socket
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,9 +141,12 @@ class Front:
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             connection.putheader(name, value)
         connection.endheaders()
-        # HAProxy has one thread here: what it answers next, it has read the headers before.
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.stats}/stats;csv", timeout=10):
-            connection.send(body)
+        # HAProxy has one thread here: when it answers something else it has read the headers.
+        other = http.client.HTTPConnection("127.0.0.1", self.stats, timeout=10)
+        other.request("GET", "/stats;csv")
+        other.getresponse().read()
+        other.close()
+        connection.send(body)
         answer = connection.getresponse()
         content = answer.read()
         connection.close()
