@@ -24,8 +24,8 @@ from router.preempting import where_it_preempts
 from router.queue import Entry, TicketQueue
 from router.report import Report
 from router.settling import Settling
+from router.silence import Silence
 from router.ticket import Decision, Lost, Placement, Refusal, Ticket
-from router.watch import Watch
 
 __all__ = ["RouterConfig", "RouterCore"]
 
@@ -52,7 +52,9 @@ class RouterCore:
         self._clock = clock
         self._rng = rng
         self._placement = placement or MostFreeBlocks()
-        self._ledger = Ledger(config.lookahead, Watch(config.suspect_after_s, config.lost_after_s))
+        self._ledger = Ledger(
+            config.lookahead, Silence(config.suspect_after_s, config.lost_after_s)
+        )
         self._queue = TicketQueue()
         self._settling = Settling(config.settle_s)
         self._drain = Drain()
@@ -174,7 +176,7 @@ class RouterCore:
     def silent(self) -> tuple[str, ...]:
         """The replicas that have not reported for ``lost_after_s``; the owner calls `lost`.
 
-        A sleep of the router itself does not count: see `router.watch`.
+        A sleep of the router itself does not count: see `router.silence`.
         """
         return self._ledger.silent(self._now())
 

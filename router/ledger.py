@@ -6,8 +6,8 @@ from router.account import Account, Grant
 from router.candidates import Candidates
 from router.queue import Entry
 from router.report import Report
+from router.silence import Silence
 from router.ticket import Ticket
-from router.watch import Watch
 
 _REMEMBERED_LOSSES = 1024
 
@@ -23,17 +23,17 @@ class Ledger:
     - Silence is noticed when the clock is: every turn of the router begins with `pass_time`.
     """
 
-    def __init__(self, lookahead: int, watch: Watch) -> None:
+    def __init__(self, lookahead: int, silence: Silence) -> None:
         """Start with no replica.
 
         Args:
             lookahead: requests beyond what fits that may be placed on one replica, >= 0.
-            watch: measures their silence.
+            silence: measures theirs.
         """
         self._lookahead = lookahead
         self._accounts: dict[str, Account] = {}
         self._home: dict[str, Account] = {}
-        self._watch = watch
+        self._silence = silence
         self._trusted = Candidates(self._accounts)
         self._suspects = Candidates(self._accounts)
         self._lost_at: dict[str, int] = {}  # lost replica -> last seq that counts as its old life
@@ -105,18 +105,18 @@ class Ledger:
 
     def pass_time(self, now: float) -> None:
         """Take over that it is ``now``: who has been silent for too long is suspect."""
-        for replica in self._watch.overdue(now):
+        for replica in self._silence.overdue(now):
             account = self._accounts[replica]
             account.silent = True
             self._index(account)
 
     def tick(self, now: float) -> None:
         """Say that the router is awake, so that silence can be told from its own sleep."""
-        self._watch.tick(now)
+        self._silence.tick(now)
 
     def silent(self, now: float) -> tuple[str, ...]:
         """The replicas that have been silent for so long that they count as dead."""
-        return self._watch.silent(now)
+        return self._silence.silent(now)
 
     def doubt(self, replica: str) -> bool:
         """Mark a replica that could not be reached as suspect until its next report.
@@ -188,7 +188,7 @@ class Ledger:
             if newer and resized:
                 self._measure_pools()
         if newer:
-            self._watch.heard(report.replica, now)
+            self._silence.heard(report.replica, now)
         for ticket_id in report.admitted:
             account.name_admitted(ticket_id)
         ended = [self._end(account, ticket_id) for ticket_id in report.ended]
@@ -207,7 +207,7 @@ class Ledger:
         account = self._accounts.pop(replica, None)
         if account is None:
             return ()
-        self._watch.forget(replica)
+        self._silence.forget(replica)
         self._trusted.discard(replica)
         self._suspects.discard(replica)
         self._lost_at.pop(replica, None)

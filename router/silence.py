@@ -1,4 +1,4 @@
-"""Watch: how long each replica has said nothing while the router was awake to hear it."""
+"""Silence: how long each replica has said nothing while the router was awake to hear it."""
 
 from collections import OrderedDict
 
@@ -8,7 +8,7 @@ _NAP_S = 5.0
 _SHORTEST_NAP_S = 2.0
 
 
-class Watch:
+class Silence:
     """Silences, in seconds of the router's clock less the time for which the router slept.
 
     A nap is a gap of 5 s between two ticks; of a third of ``lost_after_s`` where that is less,
