@@ -8,9 +8,10 @@ import ray
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import RayServeException
 
 from deployments.autoscaling import autoscaling_config
-from deployments.config import ServeConfig
+from deployments.config import ConfigError, ServeConfig
 from deployments.gateway import Gateway
 from deployments.gpus import await_gpus
 from deployments.pinning import PinnedRequestRouter
@@ -40,9 +41,18 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
 
     Raises:
         ConfigError: unknown setting or wrong value.
-        RayServeException: the cluster has too few GPUs.
+        RayServeException: the same, on a cluster; or it has too few GPUs.
     """
-    config = args if isinstance(args, ServeConfig) else ServeConfig.of(args, os.environ)
+    if isinstance(args, ServeConfig):
+        config = args
+    else:
+        try:
+            config = ServeConfig.of(args, os.environ)
+        except ConfigError as error:
+            if not ray.is_initialized():
+                raise
+            # Of any other error Serve thinks that trying again might help.
+            raise RayServeException(str(error)) from error
     if ray.is_initialized():
         await_gpus(config)
     inner = config.without_key()

@@ -13,8 +13,8 @@ from enum import StrEnum
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from deployments.closing import Closing
 from deployments.config import ConfigError, ServeConfig
-from deployments.drain import Drain
 from deployments.failures import Broken, LaunchError
 from deployments.gpus import gpus_by_node, require_gpus
 from deployments.launch import LocalCluster, left_open, require_port, run_app, url, wait_ready
@@ -132,12 +132,12 @@ def _serve_until_told(cluster: LocalCluster, config: ServeConfig) -> int:
             raise
     _on_signals(_stop)  # the next one stops at once
     print(f"Draining for {config.drain_s:g} s at most; Ctrl-C stops at once.", flush=True)
-    drain = Drain(cluster.proxy_folder)
+    closing = Closing(cluster.proxy_folder)
     try:
-        cluster.watch.wait(cluster.watch.call(drain.run), config.drain_s)
+        cluster.watch.wait(cluster.watch.call(closing.run), config.drain_s)
     finally:
-        drain.stop()
-    return drain.left or 0
+        closing.stop()
+    return closing.left or 0
 
 
 def greeting(config: ServeConfig, logs: str) -> str:

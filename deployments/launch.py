@@ -88,6 +88,8 @@ def serve_environment() -> dict[str, str]:
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
         # One that hangs has nothing to finish; its requests are elsewhere by then.
         "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+        # A HAProxy that died is back in 7 s instead of 32.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
         # A gateway that dies before it has answered takes no request with it: HAProxy sends
         # them to another. Nothing is done twice by that, since the requests of a dead gateway
         # are aborted. Three times at most, as often as a request may lose its replica: one

@@ -34,6 +34,9 @@ def test_on_a_cluster_it_waits_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(RayServeException, match="4 GPUs are wanted"):
         build_app({"num_gpus_per_replica": 0.5})
     assert asked == [0.5]
+    # Serve tries four times unless it is told in its own kind of error.
+    with pytest.raises(RayServeException, match="replicas"):
+        build_app({"replicas": 0})
 
 
 def test_full_is_ours_to_say() -> None:

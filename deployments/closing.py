@@ -1,4 +1,4 @@
-"""Draining: nothing new is accepted, and what was accepted has time to end."""
+"""Closing: nothing new is accepted, and what was accepted has time to end."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ POLL_S = 0.1
 _ANSWER_S = 2.0
 
 
-class Drain:
+class Closing:
     """Closes the router and waits until the last request has ended.
 
     Attributes:

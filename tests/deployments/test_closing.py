@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments import drain
-from deployments.drain import Drain, open_requests
+from deployments import closing
+from deployments.closing import Closing, open_requests
 from tests.deployments.conftest import eventually
 from tests.deployments.front import Gateway, front, needs_haproxy
 
@@ -39,9 +39,9 @@ class World:
         self.tickets = tickets
         self.carried = carried
         self.asked = 0
-        monkeypatch.setattr(drain, "_tickets", self.say_tickets)
-        monkeypatch.setattr(drain, "open_requests", self.say_carried)
-        monkeypatch.setattr(drain, "POLL_S", 0.001)
+        monkeypatch.setattr(closing, "_tickets", self.say_tickets)
+        monkeypatch.setattr(closing, "open_requests", self.say_carried)
+        monkeypatch.setattr(closing, "POLL_S", 0.001)
 
     async def say_tickets(self) -> object:
         self.asked += 1
@@ -74,7 +74,7 @@ def test_it_is_over_when_neither_router_nor_proxy_has_any(
     asked: int,
 ) -> None:
     world = World(monkeypatch, tickets, carried)
-    draining = Drain(tmp_path)
+    draining = Closing(tmp_path)
     draining.run()
     assert (draining.left, world.asked) == (0, asked)
 
@@ -84,7 +84,7 @@ def test_it_can_be_given_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: object, left: int | None
 ) -> None:
     world = World(monkeypatch, [says], [0])
-    draining = Drain(tmp_path)
+    draining = Closing(tmp_path)
     thread = threading.Thread(target=draining.run, daemon=True)
     thread.start()
     eventually(lambda: world.asked > 2)
