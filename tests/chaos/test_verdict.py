@@ -10,7 +10,7 @@ from deployments.openai.errors import internal, no_replica, queue_full
 from tests.chaos.attempt import Attempt
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.oracle import Answer
-from tests.chaos.verdict import CUT_WITHIN_S, complaint
+from tests.chaos.verdict import AWAY_S, CUT_WITHIN_S, complaint
 
 RIGHT = Answer(("héllo", "you"), ("stop", "length"), 9)
 BEGAN, ENDED = 100.0, 110.0
@@ -34,8 +34,8 @@ def refusal(status: int, **changes: Any) -> Attempt:
 
 def event(code: str) -> dict[str, Any]:
     """An error event's inside."""
-    error = no_replica(1.0) if code == "no_replica" else internal()
-    return dict(error.envelope()["error"])
+    errors = {"no_replica": no_replica(1.0), "queue_full": queue_full(1.0)}
+    return dict(errors.get(code, internal()).envelope()["error"])
 
 
 def losses(count: int, *, before: float = ENDED) -> list[Fault]:
@@ -75,6 +75,7 @@ def test_what_clients_may_see(attempt: Attempt) -> None:
         (stream(done=False), "without [DONE]"),
         (stream(done=False, error=event("no_replica")), "without [DONE]"),
         (stream(error=event("internal_error")), "error: "),
+        (stream(error=event("queue_full")), "error: "),
         (stream(error={"code": "no_replica"}), "not the envelope"),
         (stream(hung=True), "hung"),
         (stream(broken=BROKEN), "broken: "),
@@ -108,9 +109,19 @@ def test_what_no_client_may_see(attempt: Attempt, why: str) -> None:
 def test_only_the_death_of_a_gateway_breaks_a_connection(fault: Fault, excused: bool) -> None:
     broken = stream(broken=BROKEN, done=False)
     assert (complaint(broken, RIGHT, [fault]) is None) is excused
+    late = replace(broken, began=ENDED - 0.05)
+    assert complaint(late, RIGHT, [fault]) is not None
     # It breaks connections; it is no excuse for anything else.
     assert complaint(refusal(500), RIGHT, [fault]) is not None
     assert complaint(stream(done=False), RIGHT, [fault]) is not None
+
+
+@pytest.mark.parametrize("kind", [Kind.KILL_ROUTER, Kind.FREEZE_ROUTER])
+def test_only_the_absence_of_the_router_makes_a_refusal_late(kind: Kind) -> None:
+    late = stream(error=event("queue_full"), texts={}, finishes={}, tokens=None)
+    assert complaint(late, RIGHT, [Fault(BEGAN - 1, kind, 1)]) is None
+    assert complaint(late, RIGHT, [Fault(BEGAN - AWAY_S - 1, kind, 1)]) is not None
+    assert complaint(late, RIGHT, [Fault(BEGAN + 1, Kind.KILL_REPLICA, 1)]) is not None
 
 
 @pytest.mark.parametrize("failed", [refusal(500), stream(error=event("internal_error"))])

@@ -13,6 +13,9 @@ from tests.chaos.oracle import Answer
 CUT_WITHIN_S = 3.0
 """A connection through a gateway breaks within so long of the gateway's death."""
 
+AWAY_S = 15.0
+"""A router that was killed or frozen answers again after so long at most."""
+
 _ENVELOPE = {"message", "type", "param", "code"}
 _TYPES = {429: "rate_limit_error", 503: "service_unavailable_error"}
 
@@ -54,6 +57,8 @@ def _ending(attempt: Attempt, answer: Answer, faults: Sequence[Fault]) -> str | 
     if attempt.error is not None:
         if attempt.error.get("code") == "no_replica":
             return _envelope(attempt.error, 503)
+        if attempt.error.get("code") == "queue_full" and _router_was_away(attempt, faults):
+            return _envelope(attempt.error, 429)
         return _failure(attempt, faults)
     if _in_order(attempt.texts) != answer.texts:
         return "the text ends early"
@@ -94,6 +99,12 @@ def _gateway_died(attempt: Attempt, faults: Sequence[Fault]) -> bool:
         and attempt.ended - CUT_WITHIN_S < fault.at < attempt.ended
         for fault in faults
     )
+
+
+def _router_was_away(attempt: Attempt, faults: Sequence[Fault]) -> bool:
+    """Who waited for the router had its 200 before the new one could say that it is full."""
+    away = (Kind.KILL_ROUTER, Kind.FREEZE_ROUTER)
+    return any(f.kind in away and attempt.began - AWAY_S < f.at < attempt.ended for f in faults)
 
 
 def _in_order(by_index: Mapping[int, str]) -> tuple[str, ...]:
