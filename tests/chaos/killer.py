@@ -22,7 +22,7 @@ _VICTIMS = {
 _WEIGHTS = {
     Kind.KILL_REPLICA: 4,
     Kind.KILL_ROUTER: 2,
-    Kind.KILL_GATEWAY: 2,
+    Kind.KILL_GATEWAY: 3,
     Kind.FREEZE_REPLICA: 3,
     Kind.FREEZE_ROUTER: 1,
     Kind.FREEZE_GATEWAY: 1,
