@@ -114,8 +114,12 @@ class Gateway:
         check_key(request.headers, self._config.key)
         limit = self._config.max_body_bytes
         body = await read_limited(request.stream(), request.headers, limit)
+        served = self._served
+        # What is wrong with a request is said though no replica is there yet.
         call = await self._prepare(prepare, body, request)
         info = await self._replica_info()
+        if self._served is not served:  # the first time, since it is now known what fits
+            call = await self._prepare(prepare, body, request)
         choices = Choices(call, info.fingerprint, arrived.request_id)
         choices.start(partial(self._sequence, call.priority, arrived, info))
         if not call.stream:

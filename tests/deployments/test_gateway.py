@@ -208,6 +208,29 @@ async def test_a_stream_that_a_bug_ends_says_so(
     assert "request mine" in caplog.text
 
 
+async def test_a_first_request_is_held_to_what_a_replica_holds(house: House) -> None:
+    """Before the first answer only the model's context is known; a pool may be smaller."""
+    pool = INFO.total_blocks * INFO.block_tokens
+    for _ in range(2):
+        answer = await house.http.post("/v1/completions", json={**BODY, "max_tokens": pool + 1})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            400,
+            "context_length_exceeded",
+        )
+        assert str(pool) in answer.json()["error"]["message"]
+
+
+async def test_what_is_wrong_with_a_request_is_said_while_no_replica_is_there(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def describe() -> ReplicaInfo:
+        raise AssertionError("nobody is there to ask")
+
+    monkeypatch.setattr(house.router, "describe", describe)
+    answer = await house.http.post("/v1/completions", json={**BODY, "temperature": 9})
+    assert answer.status_code == 400
+
+
 async def test_answers_streamed_and_whole_are_the_same(house: House) -> None:
     house.router.answer = "r"
     whole = (await house.http.post("/v1/completions", json=BODY)).json()
