@@ -25,7 +25,7 @@ from tests.chaos.verdict import complaint
 from tests.deployments.conftest import Server
 from tests.deployments.streams import Watch, condition, request, start
 
-SECONDS = float(os.environ.get("CHAOS_S", "12"))
+SECONDS = float(os.environ.get("CHAOS_S", "10"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 REPLICAS, GATEWAYS, SEATS, LOOKAHEAD = 3, 2, 6, 2

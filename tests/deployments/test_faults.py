@@ -28,7 +28,7 @@ SILENT_S = 3.0
 # that has other work to do.
 MOVED_S = SILENT_S + 10
 # Between two requests of a client, so that new replicas have something left to start with.
-PAUSE_S = 0.05
+PAUSE_S = 0.2
 SETTINGS: dict[str, Any] = {
     "replicas": REPLICAS,
     "gateways": GATEWAYS,
@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     # All that waits does so in the router: order and room can be told exactly.
     "lookahead": 0,
     "silent_s": SILENT_S,
-    "drain_s": 5.0,
+    "drain_s": 2.0,
 }
 CHANGED = {**SETTINGS, "aging_seconds": 7.0}
 
@@ -88,12 +88,12 @@ def calm(shared: Server) -> list[str]:
 
 
 def large(tokens: int, **more: Any) -> Body:
-    """A request that no other fits beside: its prompt takes most of a pool."""
-    return request("x" * (BLOCKS * BLOCK_TOKENS * 3 // 4), tokens, **more)
+    """A request that no other fits beside: its prompt takes more than half of a pool."""
+    return request("x" * (BLOCKS * BLOCK_TOKENS * 9 // 16), tokens, **more)
 
 
 # Some for each replica, and long enough for what is done to them.
-STREAMS = [request(f"Tale {i}:", 1200, seed=i, temperature=0.3 * (i % 3)) for i in range(9)]
+STREAMS = [request(f"Tale {i}:", 800, seed=i, temperature=0.3 * (i % 3)) for i in range(9)]
 
 
 def kill(server: Server, kind: str, number: int = 0) -> None:
@@ -219,9 +219,9 @@ async def test_streams_wait_while_no_replica_is_left(
 async def test_a_killed_router_touches_no_stream_and_forgets_nobody(
     watch: Watch, server: Server, http: httpx.AsyncClient
 ) -> None:
-    calm = await asyncio.gather(*start(http, [large(700), large(40)]))
+    calm = await asyncio.gather(*start(http, [large(500), large(40)]))
     resumed = await watch.total("request_resumed_total")
-    streams = start(http, [large(700) for _ in range(REPLICAS)])
+    streams = start(http, [large(500) for _ in range(REPLICAS)])
     await condition(lambda: all_run(watch))
     low = start(http, [large(40) for _ in range(4)])
     await condition(lambda: waits(watch, 4))
@@ -237,23 +237,6 @@ async def test_a_killed_router_touches_no_stream_and_forgets_nobody(
     # A new router begins to count at 0.
     assert await watch.total("request_resumed_total") in (0, resumed)
     await nothing_is_charged(watch, http)
-
-
-async def test_a_router_that_was_frozen_blames_no_replica(
-    watch: Watch, server: Server, http: httpx.AsyncClient, calm: list[str]
-) -> None:
-    """A machine that slept: it was the router that did not listen, not they that were silent."""
-    resumed = await watch.total("request_resumed_total")
-    tasks = start(http, STREAMS)
-    await condition(lambda: all_run(watch))
-    (frozen,) = server.processes("Router")
-    frozen.suspend()
-    try:
-        await asyncio.sleep(SILENT_S + 1)
-    finally:
-        frozen.resume()
-    assert [reply.text for reply in await asyncio.gather(*tasks)] == calm
-    assert await watch.total("request_resumed_total") == resumed
 
 
 # ---- a gateway --------------------------------------------------------------------------
@@ -282,7 +265,7 @@ async def test_a_redeploy_under_steady_load_fails_no_request(
     watch: Watch, server: Server, http: httpx.AsyncClient, model: Path
 ) -> None:
     """production-stack#601, ray#66252."""
-    bodies = [request(f"Sea {i}", 30 + 20 * i, seed=i, temperature=0.7) for i in range(4)]
+    bodies = [request(f"Sea {i}", 20 + 10 * i, seed=i, temperature=0.7) for i in range(3)]
     calm = [reply.text for reply in await asyncio.gather(*start(http, bodies))]
     before = await watch.replicas()
     redeploy = asyncio.create_task(deploy(server, CHANGED | {"model": str(model)}))
