@@ -34,6 +34,7 @@ While there is none at all, Serve's own proxy stands in; what that says when a g
 under it is not the server's to choose.
 """
 
+_KILLS = (Kind.KILL_REPLICA, Kind.KILL_ROUTER, Kind.KILL_GATEWAY)
 _FREEZES = (Kind.FREEZE_REPLICA, Kind.FREEZE_ROUTER, Kind.FREEZE_GATEWAY)
 
 
@@ -62,6 +63,8 @@ class Killer:
         self._freeze_s = freeze_s
         self._record = record
         self._gateway_at = -GATEWAY_BACK_S
+        # A short run, too, is to see one of each.
+        self._due = [*rng.sample(list(_KILLS), len(_KILLS)), Kind.FREEZE_REPLICA]
 
     async def run(self, closing: float) -> None:
         """Go on until ``closing``, in seconds of the monotonic clock; then nothing is frozen."""
@@ -77,6 +80,7 @@ class Killer:
     async def _do_one(self, freezing: asyncio.TaskGroup) -> None:
         # All is drawn whatever it is used for, so that the seed means the same everywhere.
         (kind,) = self._rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        kind = self._due.pop() if self._due else kind
         chance, seconds = self._rng.random(), self._rng.uniform(*self._freeze_s)
         found = await asyncio.to_thread(self._server.processes, _VICTIMS[kind])
         if not found or (_VICTIMS[kind] == "Gateway" and not self._may_lose_a_gateway()):

@@ -32,7 +32,7 @@ REPLICAS, GATEWAYS, SEATS, LOOKAHEAD = 3, 2, 6, 2
 PLACES = REPLICAS * (SEATS + LOOKAHEAD)
 CLIENTS = 28
 SILENT_S = 3.0
-GAP_S = (0.5, 4.0)
+GAP_S = (0.5, 3.5)
 # Some are thawed before the server has noticed, some long after.
 FREEZE_S = (0.2 * SILENT_S, 2 * SILENT_S)
 WHOLE_S = 60.0
