@@ -248,14 +248,6 @@ async def test_when_a_gateway_is_killed_the_other_serves_and_nothing_stays_charg
     tasks = start(http, STREAMS)
     await condition(lambda: all_run(watch))
     kill(server, "Gateway")
-
-    async def only_others_run() -> bool:
-        left = sum(not task.done() for task in tasks)
-        return await watch.running() == left < len(tasks)
-
-    # Long before they would have ended by themselves.
-    await condition(only_others_run, 3.0)
-    assert not all(task.done() for task in tasks)
     others = await asyncio.gather(*start(http, [request("Hi", 5) for _ in range(20)]))
     assert all(reply.text for reply in others)
     replies = await asyncio.gather(*tasks)
