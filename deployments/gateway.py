@@ -80,7 +80,12 @@ class Gateway:
         self._rng = random.SystemRandom()
         self._channel = HandleChannel(replicas, self._name, self._on_lost)
         self._router = RouterClient(
-            router, self._name, self._rng, config.hold_s, self._channel.heed
+            router,
+            self._name,
+            self._rng,
+            config.hold_s,
+            max(1, config.max_queued),
+            self._channel.heed,
         )
         self._serial = 0
         self._started = int(time.time())

@@ -33,6 +33,7 @@ class RouterClient:
         gateway: this process's name.
         rng: spreads the times after which clients are to come back.
         hold_s: how long requests wait for a router, in seconds.
+        max_held: how many new ones may at once, >= 1; others are refused at once.
         on_word: called with what the router says of replicas by itself.
     """
 
@@ -42,12 +43,15 @@ class RouterClient:
         gateway: str,
         rng: random.Random,
         hold_s: float,
+        max_held: int,
         on_word: Callable[[Word], None],
     ) -> None:
         plain = handle.options(request_serialization="pickle", response_serialization="pickle")
         self._gateway = gateway
         self._rng = rng
         self._hold_s = hold_s
+        self._max_held = max_held
+        self._held = 0
         self._on_word = on_word
         self._down_since: float | None = time.monotonic()
         self._handle = plain
@@ -60,7 +64,24 @@ class RouterClient:
         self._releasing: asyncio.Task[None] | None = None
 
     async def place(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
-        """Return the replica to go to, or why there is none; cancelling gives the ticket up."""
+        """Return the replica to go to, or why there is none; cancelling gives the ticket up.
+
+        While there is no router, a new ticket is held or refused at once, and one that is held
+        has its place: a new router's "full" would come when its stream has long begun.
+        """
+        if self._down_since is None or ticket.again or bounced:
+            return await self._ask(ticket, bounced=bounced)
+        if self._held >= self._max_held:
+            return replace(
+                self.nobody(), kind=RefusalKind.BUSY, current=self._held, limit=self._max_held
+            )
+        self._held += 1
+        try:
+            return await self._ask(replace(ticket, again=True), bounced=False)
+        finally:
+            self._held -= 1
+
+    async def _ask(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
         method = self._bounced if bounced else self._acquire
         asked = time.monotonic()
         while not self._given_up(asked):

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,10 +88,13 @@ async def _stream(answer: Any) -> AsyncIterator[Any]:
 
 
 def client(
-    router: FakeRouter, hold_s: float = 60.0, words: list[Word] | None = None
+    router: FakeRouter,
+    hold_s: float = 60.0,
+    words: list[Word] | None = None,
+    max_held: int = 9,
 ) -> RouterClient:
     on_word = ([] if words is None else words).append
-    return RouterClient(router, "gw", random.Random(0), hold_s, on_word)  # type: ignore[arg-type]
+    return RouterClient(router, "gw", random.Random(0), hold_s, max_held, on_word)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +112,9 @@ async def until(check: Callable[[], object]) -> None:
 async def test_asks_again_with_the_place_that_was_promised(trouble: Any) -> None:
     """A router that is restarted, or takes a gateway for dead, is no reason for an error."""
     router = FakeRouter(acquire=[trouble, trouble, "r"])
-    assert await client(router).place(TICKET, bounced=False) == "r"
+    ask = client(router)
+    ask._down_since = None  # its session is open
+    assert await ask.place(TICKET, bounced=False) == "r"
     tickets = [ticket for _, ticket in router.arguments("acquire")]
     assert [ticket.again for ticket in tickets] == [False, True, True]
     assert {(ticket.id, ticket.arrival) for ticket in tickets} == {("t", 0)}
@@ -132,6 +138,26 @@ async def test_no_router_for_long_is_no_replica(
     assert {one.kind for one in answers if isinstance(one, Refusal)} == {RefusalKind.NO_REPLICA}
     # Spread: who is told the same time comes back at the same time.
     assert len({one.retry_after for one in answers if isinstance(one, Refusal)}) == 3
+
+
+async def test_while_there_is_no_router_few_are_held_and_keep_their_place() -> None:
+    """A new router's "full" came after 5 s, when the streams had had their 200."""
+    router = FakeRouter(acquire=[asyncio.Event().wait])
+    ask = client(router, max_held=2)
+    tickets = [replace(TICKET, id=name) for name in "abcd"]
+    calls = [asyncio.create_task(ask.place(ticket, bounced=False)) for ticket in tickets]
+    refused = [await call for call in calls[2:]]
+    assert all(isinstance(one, Refusal) and one.kind is RefusalKind.BUSY for one in refused)
+    assert all(isinstance(one, Refusal) and one.retry_after >= 1 for one in refused)
+    assert [(t.id, t.again) for _, t in router.arguments("acquire")] == [("a", True), ("b", True)]
+    # Who had a place before is never counted.
+    again = asyncio.create_task(ask.place(replace(TICKET, again=True), bounced=False))
+    await until(lambda: len(router.arguments("acquire")) == 3)
+    for call in (*calls, again):
+        call.cancel()
+    await asyncio.wait([*calls, again])
+    router = FakeRouter(acquire=["r"])
+    assert await client(router, max_held=1).place(TICKET, bounced=False) == "r"
 
 
 async def test_waiting_in_the_queue_is_not_waiting_for_a_router(
