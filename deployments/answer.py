@@ -114,7 +114,7 @@ class Choices:
         ends: dict[int, FinishReason] = {}
         while len(ends) < len(texts):
             if (came := await self.read()) is not None:
-                index, (_, _, text, finish, _) = came
+                index, (_, _, text, finish, _, _) = came
                 texts[index].append(text)
                 if finish is not None:
                     ends[index] = FinishReason(finish)
@@ -174,7 +174,7 @@ class AnswerStream:
         came = await self._choices.read(self._keep_alive_s)
         if came is None:
             return KEEP_ALIVE
-        index, (_, _, text, finish, _) = came
+        index, (_, _, text, finish, _, _) = came
         reason = None if finish is None else FinishReason(finish)
         self._left -= reason is not None
         return self._wire.push(index, text, reason)

@@ -176,7 +176,7 @@ class Sequence:
             if isinstance(event, ReplicaLost):
                 attempt.ended.set_exception(event)
                 return
-            _, tokens, _, finish, error = event
+            _, tokens, _, finish, error, _ = event
             if error is not None:
                 attempt.ended.set_exception(Failed(error))
                 return

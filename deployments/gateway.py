@@ -21,13 +21,12 @@ from deployments.calls import Gone, detached
 from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
 from deployments.dispatch import Sequence
+from deployments.http import build_http
 from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import CONTENT_TYPE, Counts
-from deployments.openai import chat, completions
 from deployments.openai.body import check_key, read_limited
 from deployments.openai.call import Call, Job, Served
-from deployments.openai.errors import install_error_handlers
 from deployments.openai.length import longest_token
 from deployments.openai.sse import HEADERS, MEDIA_TYPE
 from deployments.order import Order, Refused
@@ -248,43 +247,6 @@ class Gateway:
         except BaseException:
             self._counts.merge(counts)
             raise
-
-
-def build_http(gateway: Gateway) -> FastAPI:
-    """Return the HTTP application: paths, and errors in the envelope.
-
-    Serve itself echoes the client's x-request-id, or makes one.
-    """
-    app = FastAPI(
-        title="Tidegate",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
-    install_error_handlers(app)
-
-    @app.post("/v1/chat/completions")
-    async def chat_completions(request: Request) -> Response:
-        return await gateway.generate(request, chat.prepare)
-
-    @app.post("/v1/completions")
-    async def text_completions(request: Request) -> Response:
-        return await gateway.generate(request, completions.prepare)
-
-    @app.get("/v1/models")
-    async def models(request: Request) -> Response:
-        return await gateway.models(request)
-
-    @app.api_route("/health", methods=["GET", "HEAD"])
-    async def health() -> Response:
-        return await gateway.health()
-
-    @app.api_route("/metrics", methods=["GET", "HEAD"])
-    async def metrics() -> Response:
-        return await gateway.metrics()
-
-    return app
 
 
 class _ClosingStream(StreamingResponse):

@@ -19,9 +19,10 @@ from engine.request import (
     PromptTooLong,
     QueueFull,
 )
+from engine.submission import Detail
 
-Event: TypeAlias = tuple[str, tuple[int, ...], str, str | None, str | None]
-"""One request's share of a step: key, new tokens, new text, finish reason, error.
+Event: TypeAlias = tuple[str, tuple[int, ...], str, str | None, str | None, Detail | None]
+"""One request's share of a step: key, new tokens, new text, finish reason, error, detail.
 
 The one with a finish reason or an error is a request's last.
 """
@@ -44,6 +45,9 @@ class RefusalKind(StrEnum):
     TOO_LONG = "too_long"
     EMPTY = "empty"
     INVALID = "invalid"
+    EXPIRED = "expired"
+    TENANT_BUSY = "tenant_busy"
+    TENANT_RATE = "tenant_rate"
     ABANDONED = "abandoned"
     NO_STREAM = "no_stream"
     OTHER = "other"
@@ -55,7 +59,8 @@ class Refusal:
 
     Attributes:
         kind: why.
-        retry_after: seconds after which to try again, for BUSY and NO_REPLICA.
+        retry_after: seconds after which to try again, for BUSY, NO_REPLICA, TENANT_BUSY and
+            TENANT_RATE.
         current: what was asked for or is there, in the kind's unit.
         limit: what there can be, in the same unit.
         message: a sentence, for INVALID and OTHER.

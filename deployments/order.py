@@ -34,6 +34,11 @@ class Order:
         arrival: wall clock, ms.
         began: the same moment on this process's monotonic clock, in seconds.
         request_id: the HTTP request's x-request-id, for logs.
+        tenant: whom the work is for; empty without a key file.
+        first_token_at: when, on this process's monotonic clock, it is given up without a
+            first token; None is never.
+        end_at: when it is given up in any case.
+        traceparent: the W3C trace context that its spans belong to; empty without tracing.
     """
 
     key: str
@@ -43,3 +48,7 @@ class Order:
     arrival: int
     began: float
     request_id: str
+    tenant: str = ""
+    first_token_at: float | None = None
+    end_at: float | None = None
+    traceparent: str = ""

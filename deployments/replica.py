@@ -243,7 +243,7 @@ class Replica:
                 continue  # aborted while the step ran
             finish = None if delta.finish is None else delta.finish.value
             box = touched[owner] = self._boxes[owner]
-            box.put((delta.key, delta.tokens, delta.text, finish, delta.error))
+            box.put((delta.key, delta.tokens, delta.text, finish, delta.error, delta.detail))
             if delta.finish is not None or delta.error is not None:
                 del self._owner[delta.key]
                 self._note_end(delta.key)

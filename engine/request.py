@@ -145,6 +145,14 @@ class SamplingParams:
         stop: texts that end the request; they are not part of the answer.
         stop_token_ids: tokens that end the request.
         ignore_eos: go on past the model's end-of-sequence tokens.
+        min_tokens: tokens to generate before anything may end the request, from 0 to
+            ``max_tokens``.
+        logit_bias: pairs of a token and what is added to its logit, each in [-100, 100].
+        logprobs: likeliest tokens to tell with each generated one, [0, 20]; None tells
+            nothing, 0 only what the token itself had.
+        prompt_logprobs: the same for each token of the prompt.
+        grammar: what the answer must match, as ``engine.guidance`` takes it; None is
+            anything.
 
     Raises:
         InvalidParam: for the first field that is out of its range.
@@ -162,6 +170,11 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         if is_int(self.top_k) and self.top_k == -1:

@@ -1,6 +1,7 @@
 """What crosses the engine's border: requests in, deltas out."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from engine.request import FinishReason, SamplingParams, require
 from engine.scheduler_config import SchedulerStats
@@ -17,6 +18,7 @@ class Submission:
         priority: higher is more urgent.
         arrival: tick of the first arrival in the scheduler's clock; None takes now.
         generated: tokens produced elsewhere, which it goes on from.
+        start_by: tick after which it is not to be started any more; None is never.
     """
 
     key: str
@@ -25,6 +27,7 @@ class Submission:
     priority: int = 0
     arrival: int | None = None
     generated: tuple[int, ...] = ()
+    start_by: int | None = None
 
     def check_ids(self, vocab: int) -> None:
         """Check that all tokens are below ``vocab``.
@@ -38,6 +41,42 @@ class Submission:
                 require(False, name, bad, f"token ids from 0 to {vocab - 1}")
 
 
+EXPIRED: Final = "expired"
+"""The error of a request that was not started in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely a token was.
+
+    Attributes:
+        token: its id.
+        logprob: the natural logarithm of its probability, finite.
+        top: the likeliest tokens in its place and theirs, likeliest first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What goes with a delta beyond its tokens and text, when there is something.
+
+    Attributes:
+        queued_s: on a request's first delta in this engine: seconds from ``submit`` to the
+            first step that computed something of it.
+        logprobs: one for each of the delta's tokens, if the request asked for them.
+        prompt_logprobs: on the first delta, if the request asked for them and brought no
+            generated tokens: one for each token of the prompt, None for the first.
+    """
+
+    queued_s: float | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """What one step did for one request.
@@ -48,6 +87,7 @@ class Delta:
         text: new text, fit to be shown: no half characters, nothing of a stop string.
         finish: set when the request ended by itself; this is its last delta.
         error: set when the request failed; this is its last delta.
+        detail: what else there is to say, if there is.
     """
 
     key: str
@@ -55,6 +95,7 @@ class Delta:
     text: str = ""
     finish: FinishReason | None = None
     error: str | None = None
+    detail: Detail | None = None
 
 
 @dataclass(frozen=True, slots=True)

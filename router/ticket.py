@@ -25,6 +25,13 @@ class Ticket:
             (`router.report.Report.kind`); empty if any will do.
         again: the request had a place before (replica lost, router restarted), so it is
             not turned away by a full queue.
+        tenant: whom the work is for; tenants share fairly. All the same one by default.
+        cost: tokens that are charged to the tenant when it is placed: those to be computed
+            before the first new one.
+        call: the request that it is a part of, with others of the same name; empty if it is
+            one by itself.
+        start_within_s: seconds, from the acquire on, after which it is not to be placed any
+            more; None is never.
 
     Raises:
         ValueError: unless 1 <= blocks_now <= blocks_max.
@@ -37,6 +44,10 @@ class Ticket:
     blocks_max: int
     again: bool = False
     kind: str = ""
+    tenant: str = ""
+    cost: int = 0
+    call: str = ""
+    start_within_s: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.blocks_now <= self.blocks_max:

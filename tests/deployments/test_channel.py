@@ -17,7 +17,7 @@ SUBMISSION = Submission("k", (1,), SamplingParams())
 
 
 def event(key: str, token: int) -> Any:
-    return (key, (token,), "", None, None)
+    return (key, (token,), "", None, None, None)
 
 
 class FakeStream:

@@ -84,7 +84,7 @@ class FakeReplica:
         for key in list(self.listeners):
             if finish is not None:
                 self.running.discard(key)
-            self.listeners[key]((key, tokens, text, finish, None))
+            self.listeners[key]((key, tokens, text, finish, None, None))
 
     def die(self, *, left: bool = False) -> None:
         self.running.clear()

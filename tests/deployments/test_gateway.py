@@ -13,7 +13,8 @@ import pytest
 from deployments import gateway as module
 from deployments.calls import Gone
 from deployments.config import ServeConfig
-from deployments.gateway import Gateway, build_http
+from deployments.gateway import Gateway
+from deployments.http import build_http
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts
 
@@ -79,8 +80,8 @@ class FakeLink:
 
     async def submit(self, submission: Any) -> None:
         loop, key = asyncio.get_running_loop(), submission.key
-        loop.call_soon(self.listeners[key], (key, (1,), "a", None, None))
-        loop.call_soon(self.listeners[key], (key, (2,), "b", "length", None))
+        loop.call_soon(self.listeners[key], (key, (1,), "a", None, None, None))
+        loop.call_soon(self.listeners[key], (key, (2,), "b", "length", None, None))
 
     async def abort(self, keys: Any) -> None:
         pass

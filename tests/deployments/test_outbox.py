@@ -7,7 +7,7 @@ from deployments.outbox import Outbox
 
 
 def event(key: str, token: int) -> Any:
-    return (key, (token,), "", None, None)
+    return (key, (token,), "", None, None, None)
 
 
 async def test_batches_carry_what_came_meanwhile() -> None:

@@ -148,7 +148,7 @@ async def test_events_go_to_the_gateway_that_asked_and_ends_to_the_router(house:
     assert await house.submit("a") is None
     house.engine.end("a")
     house.engine.tell()
-    assert await anext(stream) == (("a", (7,), "x", "stop", None),)
+    assert await anext(stream) == (("a", (7,), "x", "stop", None, None),)
     reports = await house.reports()
     assert [key for one in reports for key in one.admitted] == ["a"]
     assert {key for one in reports for key in one.ended} == {"a"}
@@ -216,7 +216,7 @@ async def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes(house: Hou
         assert house.router.gone == []
         house.engine.end(key)
         house.engine.tell()
-        assert await anext(stream) == ((key, (7,), "x", "stop", None),)
+        assert await anext(stream) == ((key, (7,), "x", "stop", None, None),)
     assert [message async for message in stream] == [Goodbye()]
     await until(lambda: house.router.gone)
     assert house.router.gone == ["r"]
@@ -248,7 +248,7 @@ async def test_a_replica_that_is_wanted_again_stays(house: House) -> None:
     assert not (await house.reports())[-1].leaving
     house.engine.end("a")
     house.engine.tell()
-    assert await anext(stream) == (("a", (7,), "x", "stop", None),)
+    assert await anext(stream) == (("a", (7,), "x", "stop", None, None),)
     await house.reports()
     assert (house.replica._gone, house.router.gone) == (False, [])
 

@@ -1,0 +1,60 @@
+"""The HTTP application: which path leads where."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from deployments.openai import chat, completions
+from deployments.openai.call import Call
+from deployments.openai.errors import install_error_handlers
+
+
+class Endpoints(Protocol):
+    """What answers; a Gateway."""
+
+    async def generate(self, request: Request, prepare: Callable[..., Call]) -> Response: ...
+
+    async def models(self, request: Request) -> Response: ...
+
+    async def health(self) -> Response: ...
+
+    async def metrics(self) -> Response: ...
+
+
+def build_http(gateway: Endpoints) -> FastAPI:
+    """Return the HTTP application: paths, and errors in the envelope.
+
+    Serve itself echoes the client's x-request-id, or makes one.
+    """
+    app = FastAPI(
+        title="Tidegate",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    install_error_handlers(app)
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await gateway.generate(request, chat.prepare)
+
+    @app.post("/v1/completions")
+    async def text_completions(request: Request) -> Response:
+        return await gateway.generate(request, completions.prepare)
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        return await gateway.models(request)
+
+    @app.api_route("/health", methods=["GET", "HEAD"])
+    async def health() -> Response:
+        return await gateway.health()
+
+    @app.api_route("/metrics", methods=["GET", "HEAD"])
+    async def metrics() -> Response:
+        return await gateway.metrics()
+
+    return app
