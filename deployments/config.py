@@ -19,6 +19,7 @@ from deployments.settings import (
     FleetSettings,
     HttpSettings,
     ModelSettings,
+    ObservationSettings,
     SchedulingSettings,
 )
 from deployments.validation import explain
@@ -33,6 +34,7 @@ class ConfigError(ValueError):
 
 # pydantic takes the fields of the last base first.
 class ServeConfig(
+    ObservationSettings,
     HttpSettings,
     FaultSettings,
     FleetSettings,

@@ -21,10 +21,11 @@ from deployments.calls import Gone, detached
 from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
 from deployments.dispatch import Sequence
+from deployments.exposition import CONTENT_TYPE
 from deployments.http import build_http
 from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
-from deployments.metrics import CONTENT_TYPE, Counts
+from deployments.metrics import Counts
 from deployments.openai.body import check_key, read_limited
 from deployments.openai.call import Call, Job, Served
 from deployments.openai.length import longest_token
@@ -168,6 +169,19 @@ class Gateway:
         except (Gone, TimeoutError):
             raise api_error(Refused(self._router.nobody())) from None
         return Response(page, media_type=CONTENT_TYPE)
+
+    async def load(self, request: Request) -> Response:
+        """Return queue and blocks of each replica.
+
+        Raises:
+            ApiError: the router is being restarted (503).
+        """
+        check_key(request.headers, self._config.key)
+        try:
+            load = await self._router.load(self._served.name)
+        except Gone:
+            raise api_error(Refused(self._router.nobody())) from None
+        return JSONResponse(load, headers={"Cache-Control": "no-store"})
 
     # ---- what they need ---------------------------------------------------------------
 

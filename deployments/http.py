@@ -22,6 +22,8 @@ class Endpoints(Protocol):
 
     async def metrics(self) -> Response: ...
 
+    async def load(self, request: Request) -> Response: ...
+
 
 def build_http(gateway: Endpoints) -> FastAPI:
     """Return the HTTP application: paths, and errors in the envelope.
@@ -56,5 +58,9 @@ def build_http(gateway: Endpoints) -> FastAPI:
     @app.api_route("/metrics", methods=["GET", "HEAD"])
     async def metrics() -> Response:
         return await gateway.metrics()
+
+    @app.get("/load")
+    async def load(request: Request) -> Response:
+        return await gateway.load(request)
 
     return app

@@ -100,11 +100,13 @@ class Vitals:
         healthy: its step loop runs, and moves if it has work.
         preemptions: since the replica started.
         recomputed_tokens: tokens computed again because of them.
+        admission_preemptions: those preemptions that made way for an urgent request.
     """
 
     healthy: bool
     preemptions: int
     recomputed_tokens: int
+    admission_preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

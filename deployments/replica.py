@@ -276,7 +276,12 @@ class Replica:
             leaving=self._leaving,
             held=tuple(key for key in self._owner if key in alive),
             ending=tuple(key for key in self._owner if key not in alive),
-            vitals=Vitals(self._healthy(), stats.preemptions, stats.recomputed_tokens),
+            vitals=Vitals(
+                self._healthy(),
+                stats.preemptions,
+                stats.recomputed_tokens,
+                stats.admission_preemptions,
+            ),
         )
 
     async def _send(self, report: Report, vitals: Vitals) -> Heard:

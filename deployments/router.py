@@ -13,11 +13,13 @@ from ray import serve
 from deployments.autoscaling import stats_of
 from deployments.calls import answer_of
 from deployments.config import ServeConfig
+from deployments.exposition import Page
 from deployments.hope import Hope
+from deployments.load import snapshot
 from deployments.logs import join_serve
 from deployments.lookout import Lookout, requests
 from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unavailable
-from deployments.metrics import Counts, Page
+from deployments.metrics import Counts
 from deployments.pending import Call, Pending, refusal_of
 from router.core import RouterConfig, RouterCore
 from router.errors import Busy, NeverFitsAnywhere, NoReplica, UnknownTicket
@@ -178,8 +180,17 @@ class Router:
         Args:
             model: the model's name, a label of every figure.
         """
-        vitals = {name: known.vitals for name, known in self._replicas.items()}
-        return Page(model).render(self._counts, self._core.gauges(), vitals, self._placed)
+        page = Page(model, vllm=self._config.vllm_metrics)
+        return page.render(self._counts, self._core.gauges(), self._vitals(), self._placed)
+
+    async def load(self, model: str) -> dict[str, Any]:
+        """Return queue and blocks of each replica; see `deployments.load`.
+
+        Args:
+            model: the model's name.
+        """
+        gauges = self._core.gauges()
+        return snapshot(model, gauges, self._vitals(), self._placed, self._counts)
 
     # ---- from replicas, and about them ------------------------------------------------
 
@@ -225,6 +236,9 @@ class Router:
 
     # -----------------------------------------------------------------------------------
 
+    def _vitals(self) -> dict[str, Vitals]:
+        return {name: known.vitals for name, known in self._replicas.items()}
+
     async def _decision(self, ticket: str, call: Call) -> str | Refusal:
         try:
             return await call.decided
@@ -243,7 +257,9 @@ class Router:
         self._settle(self._core.release(ticket, finished=finished))
 
     def _meet(self, replica: str, known: Known) -> None:
-        if replica not in self._replicas:
+        if replica in self._replicas:
+            self._counts.preempted(self._replicas[replica].vitals, known.vitals)
+        else:
             logger.info("replica %s serves: %s", replica, known.info)
             self._lookout.changed()
             self._hope.fulfil()

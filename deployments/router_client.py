@@ -174,11 +174,17 @@ class RouterClient:
             Gone: there is no router, or it does not answer.
         """
         call: Any = self._handle.metrics.remote(model)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return str(await answer_of(call))
-        except TimeoutError:
-            raise Gone(f"no answer in {ANSWER_S:g} s") from None
+        return str(await _soon(call))
+
+    async def load(self, model: str) -> dict[str, Any]:
+        """Return queue and blocks of each replica.
+
+        Raises:
+            Gone: there is no router, or it does not answer.
+        """
+        call: Any = self._handle.load.remote(model)
+        answer: dict[str, Any] = await _soon(call)
+        return answer
 
     async def keep_session(self) -> None:
         """Hold a stream to the router open for ever, so that it notices when this process dies."""
@@ -210,6 +216,19 @@ class RouterClient:
                 # new router passes them over. A ticket is never used again after its release.
                 self._released = released | self._released
                 await asyncio.sleep(ROUTER_RETRY_S)
+
+
+async def _soon(call: Any) -> Any:
+    """Return what a call gives.
+
+    Raises:
+        Gone: it gives nothing in time.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await answer_of(call)
+    except TimeoutError:
+        raise Gone(f"no answer in {ANSWER_S:g} s") from None
 
 
 def _abandoned(answer: str | Refusal) -> bool:

@@ -16,8 +16,9 @@ import pytest
 
 from deployments.cli import parser
 from deployments.config import ServeConfig, settings_table
+from deployments.exposition import Page
 from deployments.launch import environment
-from deployments.metrics import Counts, Page
+from deployments.metrics import Counts
 from deployments.openai import errors, unbuilt
 from deployments.openai.errors import ApiError, BadRequest
 from deployments.openai.models import ChatRequest, CompletionRequest, validated

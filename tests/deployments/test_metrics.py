@@ -2,11 +2,13 @@
 
 import pickle
 from dataclasses import replace
+from typing import TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.exposition import VLLM_NAMES, Page
 from deployments.messages import Vitals
-from deployments.metrics import COUNTERS, HISTOGRAMS, Counts, Page, priority_class
+from deployments.metrics import COUNTERS, HISTOGRAMS, Counts, priority_class
 from router.gauges import Gauges, ReplicaGauges
 
 REPLICA = ReplicaGauges(
@@ -50,18 +52,24 @@ def some() -> Counts:
     return counts
 
 
+Samples: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
 def render(
-    counts: Counts, model: str = "m"
-) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    page = Page(model).render(counts, GAUGES, {"r1": Vitals(True, 4, 50)}, {"r1": 9})
+    counts: Counts, model: str = "m", prefix: str = "tidegate:", *, vllm: bool = False
+) -> Samples:
+    page = Page(model, vllm=vllm).render(counts, GAUGES, {"r1": Vitals(True, 4, 50, 1)}, {"r1": 9})
     families = list(text_string_to_metric_families(page))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
-    return {
-        (sample.name.removeprefix("tidegate:"), tuple(sorted(sample.labels.items()))): sample.value
-        for family in families
-        for sample in family.samples
-    }
+    found: Samples = {}
+    for family in families:
+        for sample in family.samples:
+            if sample.name.startswith(prefix):
+                at = (sample.name.removeprefix(prefix), tuple(sorted(sample.labels.items())))
+                assert at not in found
+                found[at] = sample.value
+    return found
 
 
 def test_the_page_is_valid_and_says_what_was_counted() -> None:
@@ -72,7 +80,10 @@ def test_the_page_is_valid_and_says_what_was_counted() -> None:
     assert page[("num_requests_waiting", (model, ("replica", "r1")))] == 2
     assert page[("kv_cache_usage_perc", (model, ("replica", "r1")))] == 0.6
     assert page[("num_preemptions_total", (model, ("replica", "r1")))] == 4
+    assert page[("num_admission_preemptions_total", (model, ("replica", "r1")))] == 1
     assert page[("requests_placed_total", (model, ("replica", "r1")))] == 9
+    assert page[("kv_blocks", (model, ("replica", "r1")))] == 10
+    assert page[("kv_blocks_free", (model, ("replica", "r1")))] == 4
     assert page[("time_to_first_token_seconds_count", (model,))] == 2
     assert page[("time_to_first_token_seconds_bucket", (("le", "120.0"), model))] == 1
     assert page[("time_to_first_token_seconds_bucket", (("le", "+Inf"), model))] == 2
@@ -87,6 +98,72 @@ def test_every_family_is_there_before_anything_was_counted() -> None:
     page = Page("m").render(Counts(), GAUGES, {}, {})
     for name in (*COUNTERS, *HISTOGRAMS):
         assert f"# TYPE tidegate:{name} " in page
+
+
+def test_what_can_be_known_beforehand_has_a_zero_so_that_its_first_event_has_a_rate() -> None:
+    before = {at for at, value in render(Counts()).items() if value == 0}
+    after = {at for at, value in render(some()).items() if value}
+    late = {name for name, _ in after - before}
+    # These were not 0 before: gauges, and the replicas' own.
+    assert not {name for name in late if name.startswith(("request_s", "prompt", "time_to", "int"))}
+    assert ("request_success_total", (("finished_reason", "stop"), ("model_name", "m"))) in before
+
+
+# ---- vLLM's names ---------------------------------------------------------------------------
+
+
+def test_vllm_names_are_said_only_when_asked_for() -> None:
+    assert render(some(), prefix="vllm:") == {}
+    assert render(some(), vllm=True) == render(some())
+
+
+def test_every_vllm_name_is_there_with_the_labels_that_its_dashboards_ask_for() -> None:
+    page = render(some(), prefix="vllm:", vllm=True)
+    model = ("model_name", "m")
+    names = {name for name, _ in page}
+    for name in VLLM_NAMES:
+        assert names & {name, f"{name}_bucket"}, name
+    assert page[("num_requests_running", (("engine", "r1"), model))] == 3
+    assert page[("num_requests_waiting", (("engine", "router"), model))] == 7
+    assert page[("kv_cache_usage_perc", (("engine", "r1"), model))] == 0.6
+    assert page[("request_success_total", (("finished_reason", "stop"), model))] == 2
+    assert page[("prompt_tokens_total", (model,))] == 40
+    # No label that its dashboards do not know splits what they show as one line.
+    for name, labels in page:
+        assert {key for key, _ in labels} <= {"model_name", "engine", "finished_reason", "le"}, name
+
+
+def test_a_vllm_histogram_has_all_our_buckets_and_all_our_observations() -> None:
+    counts = some()
+    counts.observe("request_queue_time_seconds", 40.0, priority_class(0))
+    counts.observe("request_queue_time_seconds", 0.3, priority_class(-1))
+    ours, theirs = render(counts), render(counts, prefix="vllm:", vllm=True)
+    for name, (bounds, _) in HISTOGRAMS.items():
+        for suffix in ("_sum", "_count"):
+            assert total(theirs, name + suffix) == total(ours, name + suffix)
+        for bound in (*map(str, bounds), "+Inf"):
+            at = (f"{name}_bucket", (("le", bound), ("model_name", "m")))
+            same = sum(
+                value
+                for (other, labels), value in ours.items()
+                if other == at[0] and ("le", bound) in labels
+            )
+            assert theirs[at] == same, at
+
+
+def total(page: Samples, name: str) -> float:
+    return sum(value for (other, _), value in page.items() if other == name)
+
+
+def test_preemptions_of_all_replicas_do_not_fall_when_one_is_replaced() -> None:
+    counts = Counts()
+    counts.preempted(Vitals(True, 3, 0), Vitals(True, 7, 0))
+    counts.preempted(Vitals(True, 7, 0), Vitals(True, 7, 0))
+    # Reports may overtake each other.
+    counts.preempted(Vitals(True, 7, 0), Vitals(True, 6, 0))
+    page = render(counts, prefix="vllm:", vllm=True)
+    assert page[("num_preemptions_total", (("model_name", "m"),))] == 4
+    assert total(render(counts), "num_preemptions_total") == 4
 
 
 def test_gateways_add_up_in_any_order_and_nothing_counts_twice() -> None:

@@ -65,6 +65,7 @@ class FakeEngine:
             waiting=0,
             waiting_blocks=0,
             preemptions=0,
+            admission_preemptions=0,
             recomputed_tokens=0,
         )
 
