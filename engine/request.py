@@ -6,9 +6,15 @@ exception's ``args``, and the sentence is made from them when it is asked for.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+MAX_LOGPROBS: Final = 20
+"""Likeliest tokens that may be told of one place, as in the OpenAI API."""
+BIAS: Final = (-100, 100)
+"""The range of a bias, as in the OpenAI API: beyond, a token is as good as banned or forced."""
 
 
 class FinishReason(StrEnum):
@@ -147,7 +153,8 @@ class SamplingParams:
         ignore_eos: go on past the model's end-of-sequence tokens.
         min_tokens: tokens to generate before anything may end the request, from 0 to
             ``max_tokens``.
-        logit_bias: pairs of a token and what is added to its logit, each in [-100, 100].
+        logit_bias: pairs of a token and what is added to its logit, each in [-100, 100];
+            a mapping is read as its items.
         logprobs: likeliest tokens to tell with each generated one, [0, 20]; None tells
             nothing, 0 only what the token itself had.
         prompt_logprobs: the same for each token of the prompt.
@@ -190,6 +197,17 @@ class SamplingParams:
         self._require_number("repetition_penalty", 0.001, 1000.0)
         require(self.seed is None or is_int(self.seed), "seed", self.seed, "an integer")
         self._require_stops()
+        least = is_int(self.min_tokens, 0) and self.min_tokens <= self.max_tokens
+        limit = f"an integer from 0 to max_tokens, {self.max_tokens}"
+        require(least, "min_tokens", self.min_tokens, limit)
+        self._require_bias()
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            known = count is None or (is_int(count, 0) and count <= MAX_LOGPROBS)
+            require(known, name, count, f"an integer from 0 to {MAX_LOGPROBS}")
+        grammar: Any = self.grammar
+        text = grammar is None or (isinstance(grammar, str) and grammar != "")
+        require(text, "grammar", grammar, "a non-empty string")
 
     def _require_number(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
@@ -205,6 +223,18 @@ class SamplingParams:
         require(tokens, "stop_token_ids", self.stop_token_ids, "a tuple of token ids")
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", ids)
+
+    def _require_bias(self) -> None:
+        given: Any = self.logit_bias
+        items = _tuple([*given.items()] if isinstance(given, Mapping) else given)
+        pairs = [_tuple(item) or () for item in items or ()]
+        ok = items is not None and all(
+            len(pair) == 2 and is_int(pair[0], 0) and is_number(pair[1], *BIAS) for pair in pairs
+        )
+        limit = f"pairs of a token id and a number from {BIAS[0]} to {BIAS[1]}, no token twice"
+        require(ok and len({pair[0] for pair in pairs}) == len(pairs), "logit_bias", given, limit)
+        biases = tuple((token, float(bias)) for token, bias in pairs)
+        object.__setattr__(self, "logit_bias", biases)
 
 
 @dataclass(slots=True)

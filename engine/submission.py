@@ -30,12 +30,19 @@ class Submission:
     start_by: int | None = None
 
     def check_ids(self, vocab: int) -> None:
-        """Check that all tokens are below ``vocab``.
+        """Check that all tokens, those of the parameters too, are below ``vocab``.
 
         Raises:
             InvalidParam: one is not, and would be an index out of range in the model.
         """
-        for name, ids in (("prompt", self.prompt), ("generated", self.generated)):
+        params = self.params
+        named = (
+            ("prompt", self.prompt),
+            ("generated", self.generated),
+            ("stop_token_ids", params.stop_token_ids),
+            ("logit_bias", tuple(token for token, _ in params.logit_bias)),
+        )
+        for name, ids in named:
             if ids and not (min(ids) >= 0 and max(ids) < vocab):
                 bad = next(id for id in ids if not 0 <= id < vocab)
                 require(False, name, bad, f"token ids from 0 to {vocab - 1}")

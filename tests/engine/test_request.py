@@ -1,5 +1,6 @@
 import pickle
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from engine.request import (
     Request,
     SamplingParams,
 )
+from engine.submission import Submission
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,26 @@ def test_requests_do_not_share_their_generated_tokens() -> None:
         ("stop", None),
         ("stop_token_ids", (-1,)),
         ("stop_token_ids", 3),
+        ("min_tokens", -1),
+        ("min_tokens", 17),
+        ("min_tokens", True),
+        ("logit_bias", 5),
+        ("logit_bias", "5"),
+        ("logit_bias", (5,)),
+        ("logit_bias", ((5, 1.0, 2.0),)),
+        ("logit_bias", ((-1, 1.0),)),
+        ("logit_bias", (("5", 1.0),)),
+        ("logit_bias", ((5, 100.5),)),
+        ("logit_bias", ((5, float("nan")),)),
+        ("logit_bias", ((5, True),)),
+        ("logit_bias", ((5, 1.0), (5, 2.0))),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("prompt_logprobs", 21),
+        ("prompt_logprobs", 1.0),
+        ("grammar", ""),
+        ("grammar", {"type": "object"}),
         pytest.param("temperature", 10**400, id="temperature-beyond-float"),
         pytest.param("repetition_penalty", 10**400, id="repetition_penalty-beyond-float"),
     ],
@@ -112,6 +134,14 @@ def test_a_parameter_out_of_range_is_refused_by_name(name: str, value: object) -
         ("seed", -1),
         ("stop", ("\n", "END")),
         ("stop_token_ids", (0, 2)),
+        ("min_tokens", 0),
+        ("min_tokens", 16),
+        ("logit_bias", ((0, -100.0), (7, 100.0))),
+        ("logprobs", 0),
+        ("logprobs", 20),
+        ("prompt_logprobs", 0),
+        ("prompt_logprobs", 20),
+        ("grammar", "{}"),
     ],
 )
 def test_the_edges_of_every_range_are_accepted(name: str, value: object) -> None:
@@ -129,3 +159,32 @@ def test_sampling_params_are_plain_frozen_values() -> None:
     assert hash(params) == hash(SamplingParams(stop=("a",), stop_token_ids=(3,)))
     with pytest.raises(FrozenInstanceError):
         params.max_tokens = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("given", [{5: 1, 6: -2.5}, [[5, 1], [6, -2.5]], ((5, 1), (6, -2.5))])
+def test_a_bias_is_kept_as_pairs_of_a_token_and_a_float(given: object) -> None:
+    """Fault: a dictionary makes parameters that cannot be hashed, or is read as its keys."""
+    params = SamplingParams(logit_bias=given)  # type: ignore[arg-type]
+    assert params.logit_bias == ((5, 1.0), (6, -2.5))
+    assert all(type(bias) is float for _, bias in params.logit_bias)
+    assert hash(pickle.loads(pickle.dumps(params))) == hash(params)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("prompt", {"prompt": (5, 90)}),
+        ("generated", {"generated": (-1,)}),
+        ("stop_token_ids", {"params": SamplingParams(stop_token_ids=(2, 90))}),
+        ("logit_bias", {"params": SamplingParams(logit_bias=((90, 1.0),))}),
+    ],
+)
+def test_a_token_outside_the_vocabulary_is_refused_wherever_it_is(
+    name: str, fields: dict[str, Any]
+) -> None:
+    """vllm#16529: an index out of range in one request's bias ends everybody's step."""
+    submission = Submission("a", **{"prompt": (5,), "params": SamplingParams(), **fields})
+    if name != "generated":
+        submission.check_ids(91)
+    with pytest.raises(InvalidParam, match=f"{name} must be token ids from 0 to 89, not "):
+        submission.check_ids(90)
