@@ -41,6 +41,49 @@ class ReplicaGauges:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityGauges:
+    """Those of one priority that wait in the router.
+
+    Attributes:
+        priority: theirs.
+        queued: how many.
+        oldest_wait_s: how long the one that waits longest has waited.
+    """
+
+    priority: int
+    queued: int
+    oldest_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantGauges:
+    """One tenant's part of the work.
+
+    Attributes:
+        tenant: its name.
+        weight: of its share.
+        share: of the work that is due to it among the tenants that have any now, 0 to 1.
+        queued: tickets that wait in the router.
+        in_flight: requests that were let in and have not ended; several tickets may be one.
+        max_in_flight: how many may be, None if any number.
+        tokens_total: tokens of its prompts and answers since the router's start.
+        tokens_per_minute: how many it may use, None if any number.
+        virtual_time: tokens that it was served per weight, counted so that idling saves nothing;
+            of two tenants that wait, the one with less goes first.
+    """
+
+    tenant: str
+    weight: float
+    share: float
+    queued: int
+    in_flight: int
+    max_in_flight: int | None
+    tokens_total: int
+    tokens_per_minute: int | None
+    virtual_time: float
+
+
+@dataclass(frozen=True, slots=True)
 class Gauges:
     """The router.
 
@@ -54,6 +97,9 @@ class Gauges:
         replicas: in the order in which they joined.
         queued_blocks: blocks that those who wait in the router need now.
         settling: nothing is placed yet, since the router has just started.
+        by_priority: of those that wait, the highest priority first.
+        by_tenant: in the order of the key file; empty without one.
+        expired_total: tickets whose time to start had passed, since the router's start.
     """
 
     queued: int
@@ -66,6 +112,9 @@ class Gauges:
     replicas: tuple[ReplicaGauges, ...]
     queued_blocks: int = 0
     settling: bool = False
+    by_priority: tuple[PriorityGauges, ...] = ()
+    by_tenant: tuple[TenantGauges, ...] = ()
+    expired_total: int = 0
 
 
 def replica_gauges(account: Account, now: float) -> ReplicaGauges:
