@@ -73,8 +73,12 @@ class Link(Protocol):
     def forget(self, key: str) -> None:
         """Pass over what comes for ``key`` from now on."""
 
-    async def submit(self, submission: Submission) -> Refusal | None:
+    async def submit(self, submission: Submission, traceparent: str = "") -> Refusal | None:
         """Give the replica a request; None means that it took it.
+
+        Args:
+            submission: the request.
+            traceparent: the W3C trace context for the replica's spans; empty for none.
 
         Raises:
             ReplicaLost: it cannot be reached.
@@ -125,8 +129,8 @@ class HandleLink:
     def forget(self, key: str) -> None:
         self._listeners.pop(key, None)
 
-    async def submit(self, submission: Submission) -> Refusal | None:
-        call: Any = self._submit.remote(self._gateway, submission)
+    async def submit(self, submission: Submission, traceparent: str = "") -> Refusal | None:
+        call: Any = self._submit.remote(self._gateway, submission, traceparent)
         try:
             answer: Refusal | None = await answer_of(call)
         except Gone as error:

@@ -9,6 +9,8 @@ from starlette.responses import Response
 from deployments.openai import chat, completions
 from deployments.openai.call import Call
 from deployments.openai.errors import install_error_handlers
+from deployments.tracing import Tracing
+from deployments.visit import Visits
 
 
 class Endpoints(Protocol):
@@ -25,10 +27,17 @@ class Endpoints(Protocol):
     async def load(self, request: Request) -> Response: ...
 
 
-def build_http(gateway: Endpoints) -> FastAPI:
+def build_http(
+    gateway: Endpoints, tracing: Tracing | None = None, *, log_requests: bool = False
+) -> FastAPI:
     """Return the HTTP application: paths, and errors in the envelope.
 
     Serve itself echoes the client's x-request-id, or makes one.
+
+    Args:
+        gateway: what answers.
+        tracing: makes spans of requests, if there are to be any.
+        log_requests: log a line for each request.
     """
     app = FastAPI(
         title="Tidegate",
@@ -38,6 +47,8 @@ def build_http(gateway: Endpoints) -> FastAPI:
         redirect_slashes=False,
     )
     install_error_handlers(app)
+    if tracing is not None or log_requests:
+        app.add_middleware(Visits, tracing=tracing, log=log_requests)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:

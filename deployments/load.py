@@ -39,7 +39,26 @@ def snapshot(
             "oldest_s": round(gauges.oldest_wait_s, 3),
             "blocks": gauges.queued_blocks,
             "settling": gauges.settling,
+            "by_priority": [
+                {
+                    "priority": one.priority,
+                    "waiting": one.queued,
+                    "oldest_s": round(one.oldest_wait_s, 3),
+                }
+                for one in gauges.by_priority
+            ],
         },
+        "tenants": [
+            {
+                "tenant": one.tenant,
+                "share": round(one.share, 4),
+                "waiting": one.queued,
+                "in_flight": one.in_flight,
+                "max_in_flight": one.max_in_flight,
+                "tokens": one.tokens_total,
+            }
+            for one in gauges.by_tenant
+        ],
         "replicas": [
             _replica(one, vitals.get(one.replica), placed.get(one.replica, 0))
             for one in gauges.replicas

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from deployments.messages import (
 )
 from deployments.outbox import Outbox
 from deployments.reporting import Figures, Reporter
+from deployments.tracing import StaySpans, Tracing
 from engine.request import AdmitError, InvalidParam, SamplingParams
 from engine.submission import Delta, EngineFailed, StepReport, Submission
 from router.report import Report
@@ -94,6 +96,8 @@ class Replica:
         self._config = config
         self._boxes: dict[str, Outbox] = {}
         self._owner: dict[str, str] = {}
+        self._tracing = Tracing.of(config.otlp_endpoint, os.environ, self._name, time.time_ns)
+        self._stays: dict[str, StaySpans] = {}
         self._ended = asyncio.Event()
         self._leaving = False
         self._gone = False
@@ -128,7 +132,9 @@ class Replica:
         if self._engine.failure is not None:
             raise RuntimeError("the warm-up request failed") from self._engine.failure
 
-    async def submit(self, gateway: str, submission: Submission) -> Refusal | None:
+    async def submit(
+        self, gateway: str, submission: Submission, traceparent: str = ""
+    ) -> Refusal | None:
         """Take a request whose events go to ``gateway``'s stream; None means taken."""
         if gateway not in self._boxes:
             return Refusal(RefusalKind.NO_STREAM)
@@ -139,6 +145,8 @@ class Replica:
         except (AdmitError, InvalidParam) as error:
             return refuse(error)
         self._owner[submission.key] = gateway
+        if self._tracing is not None and traceparent:
+            self._stays[submission.key] = self._tracing.stay(traceparent)
         self._reporter.admitted(submission.key)
         return None
 
@@ -147,7 +155,7 @@ class Replica:
         for key in keys:
             if self._owner.pop(key, None) is not None:
                 self._engine.abort(key)
-                self._note_end(key)
+                self._note_end(key, "abort")
 
     async def ping(self) -> None:
         """Answer."""
@@ -189,6 +197,8 @@ class Replica:
     def __del__(self) -> None:
         if engine := getattr(self, "_engine", None):
             engine.stop(timeout=1.0)
+        if tracing := getattr(self, "_tracing", None):
+            tracing.close()
 
     async def _follow(self, wanted: AsyncIterator[bool]) -> None:
         """Go when Serve wants this replica no more: finish, or hand over at the deadline."""
@@ -244,15 +254,20 @@ class Replica:
             finish = None if delta.finish is None else delta.finish.value
             box = touched[owner] = self._boxes[owner]
             box.put((delta.key, delta.tokens, delta.text, finish, delta.error, delta.detail))
+            if self._stays and (stay := self._stays.get(delta.key)) is not None:
+                queued_s = None if delta.detail is None else delta.detail.queued_s
+                stay.sent(len(delta.tokens), queued_s)
             if delta.finish is not None or delta.error is not None:
                 del self._owner[delta.key]
-                self._note_end(delta.key)
+                self._note_end(delta.key, finish or "error")
         for box in touched.values():
             box.flush()
         self._reporter.moved()
 
-    def _note_end(self, key: str) -> None:
+    def _note_end(self, key: str, outcome: str) -> None:
         self._reporter.ended(key)
+        if (stay := self._stays.pop(key, None)) is not None:
+            stay.ended(outcome)
         self._ended.set()
 
     def _healthy(self) -> bool:

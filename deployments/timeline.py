@@ -6,9 +6,14 @@ from typing import Protocol
 class Timeline(Protocol):
     """Hears of one sequence's turns as they happen.
 
-    In order: ``taken``, ``first_token`` at most once, and ``ended`` last and once; each ``moved``
-    is followed by another ``taken``, unless the sequence ends before that.
+    ``first_token`` comes at most once, and may overtake the ``taken`` of its replica by a little;
+    ``ended`` comes once and last. Each ``moved`` is followed by another ``taken``, unless the
+    sequence ends before that.
     """
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context for what is done elsewhere; empty if nobody traces it."""
 
     def taken(self, queued_s: float) -> None:
         """A replica took it, so many seconds after it began to look for one."""
@@ -30,6 +35,8 @@ class Timeline(Protocol):
 
 class Untold:
     """A ``Timeline`` that nobody records."""
+
+    traceparent = ""
 
     def taken(self, queued_s: float) -> None: ...
 
