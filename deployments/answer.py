@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from deployments.calls import detached
 from deployments.dispatch import Sequence
@@ -17,16 +17,24 @@ from deployments.openai.errors import (
     internal,
     never_fits,
     no_replica,
+    out_of_time,
     queue_full,
+    tenant_busy,
+    tenant_rate,
     too_long,
 )
 from deployments.openai.sse import KEEP_ALIVE, EventStream
+from deployments.openai.tokens import TokenNames
+from deployments.openai.view import View
 from deployments.order import Failed, Refused
 from engine.request import FinishReason
 
 logger = logging.getLogger(__name__)
 
 Emit: TypeAlias = Callable[[Event | Refused | Failed], None]
+
+Gain: TypeAlias = tuple[int, str, FinishReason | None]
+"""What a choice gained in a step: its index, new text, and why it ended if it did."""
 
 
 def api_error(error: Refused | Failed) -> ApiError:
@@ -37,6 +45,12 @@ def api_error(error: Refused | Failed) -> ApiError:
     match refusal.kind:
         case RefusalKind.BUSY | RefusalKind.QUEUE_FULL:
             return queue_full(refusal.retry_after)
+        case RefusalKind.TENANT_BUSY:
+            return tenant_busy(refusal.limit, refusal.retry_after)
+        case RefusalKind.TENANT_RATE:
+            return tenant_rate(refusal.limit, refusal.retry_after)
+        case RefusalKind.EXPIRED:
+            return out_of_time(refusal.message)
         case RefusalKind.NO_REPLICA:
             return no_replica(refusal.retry_after)
         case RefusalKind.NEVER_FITS:
@@ -60,15 +74,17 @@ class Choices:
         call: what was asked.
         fingerprint: of the replicas' numerics.
         request_id: of the HTTP request, for logs.
+        names: of the vocabulary, for log-probabilities.
     """
 
-    def __init__(self, call: Call, fingerprint: str, request_id: str) -> None:
+    def __init__(self, call: Call, fingerprint: str, request_id: str, names: TokenNames) -> None:
         self.call = call
         self.fingerprint = fingerprint
         self.request_id = request_id
         self._tasks: list[asyncio.Task[None]] = []
         self._came: deque[tuple[int, Event | Refused | Failed]] = deque()
         self._wake: asyncio.Future[None] | None = None
+        self._views = [View.of(call, job, names) for job in call.jobs]
         self._tokens = 0
 
     @property
@@ -85,8 +101,8 @@ class Choices:
         for index, job in enumerate(self.call.jobs):
             self._tasks.append(detached(make(job, partial(self._put, index)).run()))
 
-    async def read(self, timeout_s: float | None = None) -> tuple[int, Event] | None:
-        """Return a choice's index and its next event, or None when none came in time.
+    async def read(self, timeout_s: float | None = None) -> Gain | None:
+        """Return what one choice gained next, or None when nothing came in time.
 
         Raises:
             ApiError: a sequence was turned away or failed; the whole call ends with it.
@@ -101,8 +117,19 @@ class Choices:
         index, event = self._came.popleft()
         if isinstance(event, Refused | Failed):
             raise api_error(event) from event
-        self._tokens += len(event[1])
-        return index, event
+        _, tokens, text, reason, _, detail = event
+        finish = None if reason is None else FinishReason(reason)
+        view = self._views[index]
+        if view is not None:
+            text, finish = view.see(text, finish, detail)
+        if not self.call.jobs[index].mute:
+            self._tokens += len(tokens)
+        return index, text, finish
+
+    def logprobs(self, index: int) -> dict[str, Any] | None:
+        """Return the log-probabilities of what a choice gained since the last time, if any."""
+        view = self._views[index]
+        return None if view is None else view.logprobs()
 
     async def answer(self) -> dict[str, object]:
         """Return the body of an answer that is not streamed.
@@ -114,11 +141,14 @@ class Choices:
         ends: dict[int, FinishReason] = {}
         while len(ends) < len(texts):
             if (came := await self.read()) is not None:
-                index, (_, _, text, finish, _, _) = came
+                index, text, finish = came
                 texts[index].append(text)
                 if finish is not None:
-                    ends[index] = FinishReason(finish)
-        choices = [Choice("".join(text), ends[index]) for index, text in enumerate(texts)]
+                    ends[index] = finish
+        choices = [
+            Choice("".join(text), ends[index], self.logprobs(index))
+            for index, text in enumerate(texts)
+        ]
         return self.call.answer(choices, self.usage, self.fingerprint)
 
     def close(self) -> None:
@@ -145,6 +175,7 @@ class AnswerStream:
         self._keep_alive_s = keep_alive_s
         self._wire = EventStream(choices.call, choices.fingerprint)
         self._left = len(choices.call.jobs)
+        self._shows_usage = choices.call.terms.continuous_usage
         self._first: bytes = b""
 
     async def begin(self) -> None:
@@ -174,7 +205,7 @@ class AnswerStream:
         came = await self._choices.read(self._keep_alive_s)
         if came is None:
             return KEEP_ALIVE
-        index, (_, _, text, finish, _, _) = came
-        reason = None if finish is None else FinishReason(finish)
-        self._left -= reason is not None
-        return self._wire.push(index, text, reason)
+        index, text, finish = came
+        self._left -= finish is not None
+        usage = self._choices.usage if self._shows_usage else None
+        return self._wire.push(index, text, finish, self._choices.logprobs(index), usage)

@@ -4,6 +4,7 @@ The command line, ``serve.yaml`` and ``build_app`` all make one of these, so a s
 one name, one default and one check.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any, Self
@@ -54,6 +55,23 @@ class ServeConfig(
         if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
             raise ValueError("must be printable ASCII characters without spaces")
         return value
+
+    @field_validator("service_tiers", mode="before")
+    @classmethod
+    def _tiers_from_a_flag(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError("must be a JSON object of names and priorities") from None
+
+    @model_validator(mode="after")
+    def _tiers_are_others(self) -> Self:
+        for name in ("auto", "default"):
+            if name in self.service_tiers:
+                raise ValueError(f"service_tiers must not name {name!r}, whose priority is 0")
+        return self
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> Self:
@@ -118,6 +136,12 @@ class ServeConfig(
         if self.served_model_name is not None:
             return self.served_model_name
         return DEMO_NAME if self.model == DEMO_MODEL else self.model
+
+    @property
+    def tiers(self) -> dict[str, int]:
+        """The priority of each service tier, none beyond ``max_priority``."""
+        most = self.max_priority
+        return {name: max(-most, min(most, p)) for name, p in self.service_tiers.items()}
 
     @property
     def fewest_replicas(self) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -27,11 +28,15 @@ from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import Counts
 from deployments.openai.body import check_key, read_limited
-from deployments.openai.call import Call, Job, Served
+from deployments.openai.call import Call, Job
 from deployments.openai.length import longest_token
+from deployments.openai.served import Served
 from deployments.openai.sse import HEADERS, MEDIA_TYPE
+from deployments.openai.terms import Terms
+from deployments.openai.tokens import TokenNames
 from deployments.order import Order, Refused
 from deployments.router_client import RouterClient
+from deployments.tracing import Tracing
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
 
@@ -75,6 +80,7 @@ class Gateway:
         join_serve(config.log_level)
         self._config = config
         self._name: str = serve.get_replica_context().replica_id.unique_id
+        self._tracing = Tracing.of(config.otlp_endpoint, os.environ, self._name, time.time_ns)
         self._counts = Counts()
         self._handing: asyncio.Task[None] | None = None
         self._rng = random.SystemRandom()
@@ -92,6 +98,7 @@ class Gateway:
         folder = resolve(config.model)
         info = model_info(folder)
         self._tokenizer = load_tokenizer(folder)
+        self._names = TokenNames(self._tokenizer)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._info: ReplicaInfo | None = None
         self._served = Served(
@@ -99,8 +106,9 @@ class Gateway:
             max_model_len=config.max_model_len or info.max_model_len,
             vocab_size=info.vocab_size,
             max_prompts=config.max_prompts,
-            max_priority=config.max_priority,
+            priorities=(-config.max_priority, config.max_priority),
             vllm_priority=config.vllm_priority,
+            tiers=config.tiers,
             longest_token=longest_token(self._tokenizer),
         )
         self._background = [
@@ -109,7 +117,7 @@ class Gateway:
         ]
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_http(self)
+        return build_http(self, self._tracing, log_requests=self._config.log_requests)
 
     # ---- the endpoints ----------------------------------------------------------------
 
@@ -125,9 +133,9 @@ class Gateway:
         info = await self._replica_info()
         if self._served is not served:  # the first time, since it is now known what fits
             call = await self._prepare(prepare, body, request)
-        choices = Choices(call, info.fingerprint, arrived.request_id)
-        choices.start(partial(self._sequence, call.priority, arrived, info))
-        if not call.stream:
+        choices = Choices(call, info.fingerprint, arrived.request_id, self._names)
+        choices.start(partial(self._sequence, call.terms, arrived, info))
+        if not call.terms.stream:
             try:
                 return JSONResponse(await choices.answer())
             finally:
@@ -216,17 +224,20 @@ class Gateway:
         return await loop.run_in_executor(self._pool, prepare, *arguments)
 
     def _sequence(
-        self, priority: int, arrived: _Arrival, info: ReplicaInfo, job: Job, emit: Emit
+        self, terms: Terms, arrived: _Arrival, info: ReplicaInfo, job: Job, emit: Emit
     ) -> Sequence:
         self._serial += 1
+        limits = terms.limits
         order = Order(
             key=f"{self._name}-{self._serial}",
             prompt=job.prompt,
             params=job.params,
-            priority=priority,
+            priority=terms.priority,
             arrival=arrived.wall_ms,
             began=arrived.began,
             request_id=arrived.request_id,
+            first_token_at=_later(arrived.began, limits.first_token_s),
+            end_at=_later(arrived.began, limits.end_s),
         )
         hold_s = self._config.hold_s
         return Sequence(order, info, self._router, self._channel, self._counts, hold_s, emit)
@@ -261,6 +272,10 @@ class Gateway:
         except BaseException:
             self._counts.merge(counts)
             raise
+
+
+def _later(moment: float, seconds: float | None) -> float | None:
+    return None if seconds is None else moment + seconds
 
 
 class _ClosingStream(StreamingResponse):

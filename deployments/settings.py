@@ -121,6 +121,11 @@ class SchedulingSettings(_Settings):
         description="Priorities are accepted from minus this to plus this. Times `aging_seconds` "
         "it bounds how long the least urgent request can be passed.",
     )
+    service_tiers: dict[str, int] = Field(
+        default={"priority": 10, "flex": -10},
+        description="The priority of each `service_tier` that requests may ask for beside `auto` "
+        "and `default`, which have 0; as a flag, in JSON: `'{\"priority\": 10}'`.",
+    )
     vllm_priority: bool = Field(
         default=False,
         description="Read the body's `priority` as vLLM does, lower being more urgent. "
@@ -289,7 +294,9 @@ class HttpSettings(_Settings):
         default=16 * 1024 * 1024, ge=1024, description="Larger request bodies get a 413."
     )
     max_prompts: int = Field(
-        default=128, ge=1, description="Prompts in one request to /v1/completions at most."
+        default=128,
+        ge=1,
+        description="Choices of one request at most: its prompts, times `n`.",
     )
 
 

@@ -48,9 +48,6 @@ def refused_table() -> str:
         for place, values in [("both", places["chat"])] if same else places.items():
             shown = ", ".join(f"`{json.dumps(value)}`" for value in values)
             rows.append(f"| `{name}` | {place} | {shown} |")
-    for name, values in unbuilt.STREAM_OPTIONS.items():
-        shown = ", ".join(f"`{json.dumps(value)}`" for value in values)
-        rows.append(f"| `stream_options.{name}` | both | {shown} |")
     return "\n".join(rows) + "\n"
 
 
@@ -169,6 +166,9 @@ def test_errors_have_the_status_type_and_code_that_is_said() -> None:
         errors.too_long(2, 1),
         errors.never_fits(2, 1),
         errors.queue_full(1.0),
+        errors.tenant_busy(1, 1.0),
+        errors.tenant_rate(1, 1.0),
+        errors.out_of_time("end"),
         errors.no_replica(1.0),
         errors.unknown_model("x"),
         errors.internal(),

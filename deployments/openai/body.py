@@ -1,18 +1,12 @@
 """The body and headers of a request, before any of its fields has a meaning."""
 
 import json
-import re
 from collections.abc import AsyncIterable, Mapping
 from hmac import compare_digest
 from typing import Any
 
-from deployments.openai.errors import BadRequest, TooLarge, Unauthorized, unsupported
+from deployments.openai.errors import BadRequest, TooLarge, Unauthorized, WrongEncoding
 from deployments.validation import kind_of, show
-
-PRIORITY_HEADER = "x-tl-priority"
-TIMEOUT_HEADER = "x-request-timeout-ms"
-
-_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 async def read_limited(
@@ -24,7 +18,14 @@ async def read_limited(
 
     Raises:
         TooLarge: the body is, or says it is, larger.
+        WrongEncoding: it is compressed.
     """
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise WrongEncoding(
+            f"A body in the encoding {show(encoding)} is not accepted; send it uncompressed.",
+            code="unsupported_encoding",
+        )
     announced = headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced[:20]) > limit:
         raise _too_large(limit)
@@ -61,37 +62,6 @@ def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in value.items() if item is not None}
 
 
-def read_priority(body: int | None, headers: Mapping[str, str], limit: int, vllm_sign: bool) -> int:
-    """Return a request's priority, higher being more urgent.
-
-    Args:
-        body: the body's ``priority``, already known to be an integer.
-        headers: looked up in lower case; ``X-TL-Priority`` wins over the body.
-        limit: the largest magnitude that is accepted.
-        vllm_sign: the body counts as in vLLM, lower being more urgent. The header never
-            does: no other server has it.
-
-    Raises:
-        BadRequest: not an integer, or out of range.
-    """
-    header = headers.get(PRIORITY_HEADER)
-    name = "priority" if header is None else "X-TL-Priority"
-    priority = (body or 0) if header is None else _integer(header, name)
-    if abs(priority) > limit:
-        raise BadRequest(f"'{name}' must be from {-limit} to {limit}, not {show(priority)}.", name)
-    return -priority if vllm_sign and header is None else priority
-
-
-def refuse_unbuilt_headers(headers: Mapping[str, str]) -> None:
-    """Refuse headers that ask for something that is not built.
-
-    Raises:
-        BadRequest: the request carries one.
-    """
-    if TIMEOUT_HEADER in headers:
-        raise unsupported("X-Request-Timeout-Ms", "leave the header out")
-
-
 def check_key(headers: Mapping[str, str], key: str | None) -> None:
     """Let only those in who know the key; without a key everyone is let in.
 
@@ -109,12 +79,6 @@ def check_key(headers: Mapping[str, str], key: str | None) -> None:
             "Give a valid API key in the header 'Authorization: Bearer KEY'.",
             code="invalid_api_key",
         )
-
-
-def _integer(text: str, name: str) -> int:
-    if not _INTEGER.fullmatch(text.strip()):
-        raise BadRequest(f"'{name}' must be an integer, not {show(text)}.", name)
-    return int(text)
 
 
 def _too_large(limit: int) -> TooLarge:

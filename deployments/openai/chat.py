@@ -8,20 +8,15 @@ from typing import Any, ClassVar, Protocol
 from jinja2 import TemplateError
 
 from deployments.openai.body import read_object
-from deployments.openai.call import (
-    Call,
-    Choice,
-    Served,
-    Shape,
-    jobs_of,
-    new_id,
-    priority_of,
-    require_model,
-    tier_used,
-)
+from deployments.openai.call import Call, Choice, Job, Shape, new_id
 from deployments.openai.errors import BadRequest
+from deployments.openai.jobs import jobs_of, require_choices
 from deployments.openai.length import require_possible
+from deployments.openai.logprobs import ChatLedger
 from deployments.openai.models import ChatRequest, validated
+from deployments.openai.served import Served
+from deployments.openai.terms import Terms
+from deployments.openai.tokens import TokenNames
 from deployments.openai.unbuilt import CHAT, refuse_unbuilt
 
 
@@ -54,9 +49,12 @@ class ChatCall(Call):
         return {
             "index": index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": None,
+            "logprobs": choice.logprobs,
             "finish_reason": choice.finish.value,
         }
+
+    def ledger(self, names: TokenNames, job: Job) -> ChatLedger:
+        return ChatLedger(names)
 
 
 def prepare(
@@ -84,20 +82,19 @@ def prepare(
         NotFound: another model, 404.
     """
     fields = read_object(body)
-    require_model(fields, served)
+    served.require_name(fields)
     refuse_unbuilt(fields, CHAT)
     request = validated(ChatRequest, fields)
-    priority = priority_of(request, headers, served)
+    terms = Terms.of(request, headers, served)
+    require_choices(1, request, served)
     prompt = tuple(_tokens(request, tokenizer, served))
     return ChatCall(
         id=new_id("chatcmpl", rng),
         created=int(now),
         model=served.name,
-        stream=request.stream,
-        include_usage=request.stream_options.include_usage,
-        priority=priority,
-        service_tier=tier_used(request.service_tier),
+        terms=terms,
         jobs=tuple(jobs_of(request, [prompt], served, None, "messages", rng)),
+        each=request.n,
     )
 
 

@@ -1,25 +1,20 @@
 """POST /v1/completions: one prompt or several in, one text out for each."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from deployments.openai.body import read_object
-from deployments.openai.call import (
-    Call,
-    Choice,
-    Served,
-    Shape,
-    jobs_of,
-    new_id,
-    priority_of,
-    require_model,
-    tier_used,
-)
-from deployments.openai.errors import BadRequest
+from deployments.openai.call import Call, Choice, Job, Shape, new_id
+from deployments.openai.forms import Prompt
+from deployments.openai.jobs import jobs_of, require_choices
 from deployments.openai.length import require_possible
+from deployments.openai.logprobs import CompletionLedger
 from deployments.openai.models import CompletionRequest, validated
+from deployments.openai.served import Served
+from deployments.openai.terms import Terms
+from deployments.openai.tokens import TokenNames
 from deployments.openai.unbuilt import COMPLETIONS, refuse_unbuilt
 
 DEFAULT_MAX_TOKENS = 16
@@ -29,6 +24,8 @@ class TextTokenizer(Protocol):
     """What is used of a transformers tokenizer."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +45,12 @@ class CompletionCall(Call):
         return {
             "index": index,
             "text": choice.text,
-            "logprobs": None,
+            "logprobs": choice.logprobs,
             "finish_reason": choice.finish.value,
         }
+
+    def ledger(self, names: TokenNames, job: Job) -> CompletionLedger:
+        return CompletionLedger(names, job.prompt, job.echo or "")
 
 
 def prepare(
@@ -66,15 +66,11 @@ def prepare(
     Arguments and errors are those of ``chat.prepare``.
     """
     fields = read_object(body)
-    require_model(fields, served)
+    served.require_name(fields)
     refuse_unbuilt(fields, COMPLETIONS)
     request = validated(CompletionRequest, fields)
-    priority = priority_of(request, headers, served)
-    if len(request.prompt) > served.max_prompts:
-        raise BadRequest(
-            f"'prompt' must hold at most {served.max_prompts} prompts, not {len(request.prompt)}.",
-            "prompt",
-        )
+    terms = Terms.of(request, headers, served)
+    require_choices(len(request.prompt), request, served)
     for prompt in request.prompt:
         if isinstance(prompt, str):
             require_possible(prompt, served, "prompt")
@@ -84,13 +80,19 @@ def prepare(
         else prompt
         for prompt in request.prompt
     ]
+    echoes = [_text(prompt, tokenizer, served) for prompt in request.prompt if request.echo]
     return CompletionCall(
         id=new_id("cmpl", rng),
         created=int(now),
         model=served.name,
-        stream=request.stream,
-        include_usage=request.stream_options.include_usage,
-        priority=priority,
-        service_tier=tier_used(request.service_tier),
-        jobs=tuple(jobs_of(request, prompts, served, DEFAULT_MAX_TOKENS, "prompt", rng)),
+        terms=terms,
+        jobs=tuple(jobs_of(request, prompts, served, DEFAULT_MAX_TOKENS, "prompt", rng, echoes)),
+        each=request.n,
     )
+
+
+def _text(prompt: Prompt, tokenizer: TextTokenizer, served: Served) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    served.require_ids(prompt, "prompt")
+    return tokenizer.decode(prompt, skip_special_tokens=True)

@@ -102,6 +102,13 @@ class TooLarge(ApiError):
     type = "invalid_request_error"
 
 
+class WrongEncoding(ApiError):
+    """415: the body is compressed."""
+
+    status = 415
+    type = "invalid_request_error"
+
+
 class Full(ApiError):
     """429: all queues are full; try again later."""
 
@@ -120,6 +127,17 @@ class Unavailable(ApiError):
     type = "service_unavailable_error"
 
 
+class OutOfTime(ApiError):
+    """504: the time that the client gave is over."""
+
+    status = 504
+    type = "timeout_error"
+
+    def headers(self) -> dict[str, str]:
+        # The SDK would send it again by itself, to no one's use.
+        return {"x-should-retry": "false"}
+
+
 def envelope(message: str, type: str, param: str | None, code: str | None) -> dict[str, Any]:
     """Return the body of every answer that is not a success."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
@@ -132,7 +150,11 @@ def unsupported(param: str, instead: str = "") -> BadRequest:
 
 
 def too_long(
-    tokens: int, limit: int, generate: int | None = None, param: str | None = None
+    tokens: int,
+    limit: int,
+    generate: int | None = None,
+    param: str | None = None,
+    asked_by: str | None = None,
 ) -> BadRequest:
     """Refuse what does not fit the context.
 
@@ -141,11 +163,13 @@ def too_long(
         limit: the model's context, in tokens.
         generate: tokens that the client asked to generate, if it did.
         param: the field that holds the prompt.
+        asked_by: the field that says how many to generate.
     """
     if generate is None or tokens >= limit:
         needs = f"the prompt has {tokens}, which leaves no room for an answer"
     else:
         needs = f"{tokens + generate} are needed: {tokens} of prompt and {generate} to generate"
+        param = asked_by or param
     return BadRequest(
         f"This model's maximum context length is {limit} tokens, but {needs}.",
         param,
@@ -168,6 +192,32 @@ def queue_full(retry_after: float) -> Full:
         "The server is full: all queues have reached their limit. Try again later.",
         code="queue_full",
         retry_after=retry_after,
+    )
+
+
+def tenant_busy(limit: int, retry_after: float) -> Full:
+    """Push back: the tenant has as many requests under way as it may."""
+    return Full(
+        f"This key's tenant may have {limit} requests under way at a time, and has. "
+        "Try again when one has ended.",
+        code="tenant_requests_exceeded",
+        retry_after=retry_after,
+    )
+
+
+def tenant_rate(limit: int, retry_after: float) -> Full:
+    """Push back: the tenant has used its tokens for now."""
+    return Full(
+        f"This key's tenant may use {limit} tokens a minute, and has. Try again later.",
+        code="tenant_tokens_exceeded",
+        retry_after=retry_after,
+    )
+
+
+def out_of_time(what: str) -> OutOfTime:
+    """The time limit that the client set ran out; ``what`` is "first token" or "end"."""
+    return OutOfTime(
+        f"The request's time limit ran out before its {what}.", code="deadline_exceeded"
     )
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from deployments.openai.call import Served
 from deployments.openai.errors import BadRequest
+from deployments.openai.served import Served
 
 
 def longest_token(tokenizer: Any) -> int | None:

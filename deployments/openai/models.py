@@ -6,159 +6,38 @@ Numbers are what JSON says they are: ``true`` is no integer and ``"1"`` no numbe
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, field_validator
 
-from deployments.openai.body import without_nulls
+from deployments.openai import forms
 from deployments.openai.errors import invalid
-from deployments.validation import kind_of
+from deployments.openai.forms import MAX_LOGPROBS, Prompt
+from deployments.openai.message import Message
+from deployments.openai.wire import Wire
 from engine.request import SamplingParams
 
-MAX_STOPS = 4
-_SEED_BITS = 63
-_UNBUILT_ROLES = frozenset({"tool", "function"})
-_ROLES = frozenset({"system", "developer", "user", "assistant"})
-
-Prompt = str | tuple[int, ...]
+SEED_BITS = 63
+MAX_MS = 2**31 - 1
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, value: Any) -> Any:
-        return without_nulls(value) if isinstance(value, Mapping) else value
-
-
-def _stop(value: object) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"must be a string or a list of strings, not {_shape(value)}")
-    if len(texts) > MAX_STOPS:
-        raise ValueError(f"must have at most {MAX_STOPS} strings, not {len(texts)}")
-    if not all(texts):
-        raise ValueError("must not hold an empty string")
-    return tuple(texts)
-
-
-def _prompts(value: object) -> tuple[Prompt, ...]:
-    """Bring the four forms to one: a tuple with a text or a tuple of ids for each prompt."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list):
-        raise ValueError(f"must be a string or a list, not {kind_of(value)}")
-    prompts: tuple[Prompt, ...]
-    if all(_is_id(item) for item in value):
-        prompts = (tuple(value),)
-    elif all(isinstance(item, str) for item in value):
-        prompts = tuple(value)
-    elif all(isinstance(item, list) and all(_is_id(i) for i in item) for item in value):
-        prompts = tuple(tuple(item) for item in value)
-    else:
-        raise ValueError(
-            "must be a string, a list of strings, a list of token ids, or a list of such lists"
-        )
-    if not all(prompts):
-        raise ValueError("must not be empty")
-    return prompts
-
-
-def _content(value: object, info: ValidationInfo) -> str:
-    """Bring a message's content to one text; only an assistant's turn may have none."""
-    assistant = info.data.get("role") == "assistant"
-    if value is None and assistant:
-        return ""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError(f"must be a string or a list of text parts, not {kind_of(value)}")
-    if not value and not assistant:
-        raise ValueError("must have at least one part")
-    return "\n".join(_part(index, part) for index, part in enumerate(value))
-
-
-def _part(index: int, part: object) -> str:
-    if not isinstance(part, Mapping):
-        raise ValueError(f"must be a list of text parts; part {index} is {kind_of(part)}")
-    if part.get("type") != "text":
-        raise ValueError(f"must have text parts only; part {index} is not one")
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise ValueError(f"must have a string as the text of part {index}, not {kind_of(text)}")
-    return text
-
-
-def _role(value: object) -> str:
-    if isinstance(value, str) and value in _UNBUILT_ROLES:
-        raise ValueError(f"{value!r} is not supported yet")
-    if not isinstance(value, str) or value not in _ROLES:
-        raise ValueError(f"must be one of {', '.join(sorted(_ROLES))}")
-    # OpenAI's newer name for the same thing; templates know the older one.
-    return "system" if value == "developer" else value
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shape(value: object) -> str:
-    return "a list of other things" if isinstance(value, list) else kind_of(value)
-
-
-class Message(_Wire):
-    """One turn of a conversation."""
-
-    role: Annotated[
-        str,
-        PlainValidator(
-            _role, json_schema_input_type=Literal["system", "developer", "user", "assistant"]
-        ),
-    ]
-    content: Annotated[
-        str,
-        PlainValidator(_content, json_schema_input_type=str | list[dict[str, Any]] | None),
-    ] = Field(default=None, validate_default=True)
-    name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_calls(cls, value: Any) -> Any:
-        for field in ("tool_calls", "function_call", "audio"):
-            if isinstance(value, Mapping) and value.get(field):
-                raise ValueError(f"carries '{field}', which is not supported yet")
-        return value
-
-    def for_template(self) -> dict[str, str]:
-        """Return the turn as chat templates expect it."""
-        turn = {"role": self.role, "content": self.content}
-        return turn if self.name is None else {**turn, "name": self.name}
-
-
-class StreamOptions(_Wire):
+class StreamOptions(Wire):
     """What a stream carries beside the text."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
-class GenerationRequest(_Wire):
+class GenerationRequest(Wire):
     """The fields that both endpoints share."""
 
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
+    n: int = Field(default=1, ge=1)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int = Field(default=0, ge=0)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
@@ -166,20 +45,27 @@ class GenerationRequest(_Wire):
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     repetition_penalty: float = Field(default=1.0, ge=0.001, le=1000)
-    seed: int | None = Field(default=None, ge=-(2**_SEED_BITS), le=2**_SEED_BITS - 1)
+    logit_bias: Annotated[
+        tuple[tuple[int, float], ...],
+        PlainValidator(forms.biases, json_schema_input_type=dict[str, float]),
+    ] = ()
+    seed: int | None = Field(default=None, ge=-(2**SEED_BITS), le=2**SEED_BITS - 1)
     stop: Annotated[
-        tuple[str, ...], PlainValidator(_stop, json_schema_input_type=str | list[str])
+        tuple[str, ...], PlainValidator(forms.stops, json_schema_input_type=str | list[str])
     ] = ()
     stop_token_ids: list[int] = Field(default_factory=list)
     ignore_eos: bool = False
     priority: int | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: str | None = None
+    timeout_ms: int | None = Field(default=None, ge=1, le=MAX_MS)
+    first_token_timeout_ms: int | None = Field(default=None, ge=1, le=MAX_MS)
 
     @field_validator("stream_options")
     @classmethod
     def _usage_needs_a_stream(cls, options: StreamOptions, info: ValidationInfo) -> StreamOptions:
         # An answer that is not streamed carries the usage anyway: who asks is mistaken.
-        if options.include_usage and not info.data.get("stream", True):
+        asks = options.include_usage or options.continuous_usage_stats
+        if asks and not info.data.get("stream", True):
             raise ValueError("is only allowed with 'stream': true")
         return options
 
@@ -190,13 +76,30 @@ class GenerationRequest(_Wire):
             return self.max_completion_tokens
         return self.max_tokens
 
-    def sampling(self, max_tokens: int, seed: int) -> SamplingParams:
+    @property
+    def asked_by(self) -> str:
+        """The name of the field that says how many tokens to generate."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def told_logprobs(self) -> int | None:
+        """Likeliest tokens to tell with each token, None to tell no probabilities."""
+        return None
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the prompt stands before the answer."""
+        return False
+
+    def sampling(self, max_tokens: int, seed: int, grammar: str | None) -> SamplingParams:
         """Return the engine's parameters.
 
         Args:
-            max_tokens: tokens to generate, defaults applied.
-            seed: used when the client gave none.
+            max_tokens: tokens to generate, defaults applied, from 1.
+            seed: of the choice.
+            grammar: what the answer must match, None if anything.
         """
+        told = self.told_logprobs
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -206,10 +109,15 @@ class GenerationRequest(_Wire):
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
-            seed=seed if self.seed is None else self.seed,
+            seed=seed,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens,
+            logit_bias=self.logit_bias,
+            logprobs=told,
+            prompt_logprobs=told if self.echoes else None,
+            grammar=grammar,
         )
 
 
@@ -217,17 +125,53 @@ class ChatRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _top_needs_logprobs(cls, top: int, info: ValidationInfo) -> int:
+        if top and not info.data.get("logprobs", True):
+            raise ValueError("is only allowed with 'logprobs': true")
+        return top
+
+    @property
+    def told_logprobs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
 
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
+    # 0 with ``echo`` asks for the prompt's own log-probabilities.
+    max_tokens: int | None = Field(default=None, ge=0)
+    max_completion_tokens: int | None = Field(default=None, ge=0)
     prompt: Annotated[
         tuple[Prompt, ...],
         PlainValidator(
-            _prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]
+            forms.prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]
         ),
     ]
+    best_of: int | None = None
+    echo: bool = False
+    logprobs: Annotated[
+        int | None, PlainValidator(forms.logprobs, json_schema_input_type=int | bool | None)
+    ] = None
+
+    @field_validator("best_of")
+    @classmethod
+    def _all_are_answers(cls, best_of: int | None, info: ValidationInfo) -> int | None:
+        if best_of is not None and best_of != info.data.get("n", best_of):
+            raise ValueError("is not supported yet unless it is the same as 'n'")
+        return best_of
+
+    @property
+    def told_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        return self.echo
 
 
 RequestT = TypeVar("RequestT", bound=GenerationRequest)

@@ -25,6 +25,8 @@ _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", 
 # clients that split decoded text by Unicode's rules, as Python's splitlines does.
 _LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
+_NOTHING_MORE: Final = ',"logprobs":null,"finish_reason":null'
+
 
 def compact(value: Any) -> str:
     """Return ``value`` as JSON on one line, whatever a reader takes for a line's end."""
@@ -62,38 +64,52 @@ class EventStream:
         self._call = call
         self._shape = call.shape
         self._heads: dict[int, str] = {}
-        usage = ',"usage":null' if call.include_usage else ""
-        self._tail = f',"logprobs":null,"finish_reason":null}}]{usage}}}\n\n'
-        self._last_tail = f"}}]{usage}}}\n\n"
+        self._end = _end("null" if call.terms.include_usage else None)
+        self._tail = _NOTHING_MORE + self._end
         self._text_tail = self._shape.after + self._tail
 
-    def push(self, index: int, text: str, finish: FinishReason | None = None) -> bytes:
+    def push(
+        self,
+        index: int,
+        text: str,
+        finish: FinishReason | None = None,
+        logprobs: dict[str, Any] | None = None,
+        usage: Usage | None = None,
+    ) -> bytes:
         """Return the events for what a choice gained in one step; empty if there are none.
 
         Args:
             index: of the choice.
             text: new text, "" if the new token does not show yet.
             finish: set with the choice's last text.
+            logprobs: of the new tokens, if the client wants them; they do not wait for text.
+            usage: the tokens so far, if the client wants them with each chunk.
         """
+        shape, end, tail, text_tail = self._shape, self._end, self._tail, self._text_tail
+        if usage is not None:
+            end = _end(compact(usage.body()))
+            tail = _NOTHING_MORE + end
+            text_tail = shape.after + tail
+        if logprobs is not None:
+            text_tail = f'{shape.after},"logprobs":{compact(logprobs)},"finish_reason":null{end}'
         head = self._heads.get(index)
-        opening = ""
+        events = ""
         if head is None:
             head = self._heads[index] = self._head(index)
-            if self._shape.opening is not None:
-                opening = head + self._shape.opening + self._tail
-            elif not text and finish is None:
-                opening = head + self._shape.text + '""' + self._text_tail
-        events = opening
-        if text:
-            events += head + self._shape.text + compact(text) + self._text_tail
+            if shape.opening is not None:
+                events = head + shape.opening + tail
+            elif not text and finish is None and logprobs is None:
+                events = head + shape.text + '""' + text_tail
+        if text or logprobs is not None:
+            events += head + shape.text + compact(text) + text_tail
         if finish is not None:
             reason = f',"logprobs":null,"finish_reason":"{finish.value}"'
-            events += head + self._shape.closing + reason + self._last_tail
+            events += head + shape.closing + reason + end
         return events.encode()
 
     def end(self, usage: Usage) -> bytes:
         """Return the end of a stream whose choices all ended."""
-        if not self._call.include_usage:
+        if not self._call.terms.include_usage:
             return DONE
         return event({**self._common(), "choices": [], "usage": usage.body()}) + DONE
 
@@ -110,10 +126,13 @@ class EventStream:
             "model": call.model,
             "system_fingerprint": self.fingerprint,
         }
-        return (
-            common if call.service_tier is None else {**common, "service_tier": call.service_tier}
-        )
+        tier = call.terms.service_tier
+        return common if tier is None else {**common, "service_tier": tier}
 
     def _head(self, index: int) -> str:
         # Without the object's closing brace, which the tails bring.
         return f'data: {compact(self._common())[:-1]},"choices":[{{"index":{index},'
+
+
+def _end(usage: str | None) -> str:
+    return "}]}\n\n" if usage is None else f'}}],"usage":{usage}}}\n\n'

@@ -13,8 +13,6 @@ from deployments.validation import show
 Neutral = tuple[object, ...]
 
 _BOTH: Mapping[str, Neutral] = {
-    "n": (1,),
-    "logit_bias": ({},),
     "response_format": ({"type": "text"},),
     "structured_outputs": ({},),
     "guided_json": ({}, ""),
@@ -24,7 +22,6 @@ _BOTH: Mapping[str, Neutral] = {
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "structural_tag": (),
-    "min_tokens": (0,),
     "prompt_logprobs": (),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
@@ -43,8 +40,6 @@ _BOTH: Mapping[str, Neutral] = {
 
 CHAT: Mapping[str, Neutral] = {
     **_BOTH,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none",),
     "functions": ([],),
@@ -66,15 +61,10 @@ CHAT: Mapping[str, Neutral] = {
 
 COMPLETIONS: Mapping[str, Neutral] = {
     **_BOTH,
-    "logprobs": (False,),
-    "echo": (False,),
-    "best_of": (1,),
     "suffix": ("",),
     "add_special_tokens": (True,),
     "prompt_embeds": (),
 }
-
-STREAM_OPTIONS: Mapping[str, Neutral] = {"continuous_usage_stats": (False,)}
 
 
 def refuse_unbuilt(body: Mapping[str, Any], fields: Mapping[str, Neutral]) -> None:
@@ -83,13 +73,6 @@ def refuse_unbuilt(body: Mapping[str, Any], fields: Mapping[str, Neutral]) -> No
     Raises:
         BadRequest: names the first such field, in the body's order.
     """
-    _refuse(body, fields, "")
-    options = body.get("stream_options")
-    if isinstance(options, Mapping):
-        _refuse(options, STREAM_OPTIONS, "stream_options.")
-
-
-def _refuse(body: Mapping[str, Any], fields: Mapping[str, Neutral], prefix: str) -> None:
     for name, value in body.items():
         neutral = fields.get(name)
         if neutral is None or value is None or _among(value, neutral):
@@ -98,7 +81,7 @@ def _refuse(body: Mapping[str, Any], fields: Mapping[str, Neutral], prefix: str)
             show(item) for item in neutral if isinstance(item, bool | int | str) and item != ""
         ]
         instead = f"leave it out or set it to {simple[0]}" if simple else "leave it out"
-        raise unsupported(prefix + name, instead)
+        raise unsupported(name, instead)
 
 
 def _among(value: object, neutral: Neutral) -> bool:

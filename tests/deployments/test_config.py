@@ -122,3 +122,11 @@ def test_a_replica_has_time_to_report_before_it_counts_as_lost() -> None:
 def test_the_fewest_replicas_are_not_more_than_the_most() -> None:
     with pytest.raises(ConfigError, match="min_replicas must be at most max_replicas, 8, not 9"):
         ServeConfig.of({"min_replicas": 9})
+
+
+def test_tiers_are_named_priorities_within_the_bound() -> None:
+    assert ServeConfig().tiers == {"priority": 10, "flex": -10}
+    assert ServeConfig.of({"service_tiers": '{"gold": 7}', "max_priority": 5}).tiers == {"gold": 5}
+    for wrong in ("gold", "[]", {"auto": 1}, {"default": 0}, {"gold": 1.5}, {"gold": "1"}):
+        with pytest.raises(ConfigError, match="service_tiers"):
+            ServeConfig.of({"service_tiers": wrong})

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.openai.body import check_key, read_limited, read_object, read_priority
-from deployments.openai.errors import ApiError, BadRequest, TooLarge, Unauthorized
+from deployments.openai.body import check_key, read_limited, read_object
+from deployments.openai.errors import ApiError, BadRequest, TooLarge, Unauthorized, WrongEncoding
 
 
 @pytest.mark.parametrize(
@@ -80,51 +80,17 @@ async def test_a_body_larger_than_announced_is_refused(announced: str) -> None:
     assert caught.value.status == 413
 
 
-@pytest.mark.parametrize(
-    ("header", "priority"), [("7", 7), ("-7", -7), ("+7", 7), (" 7 ", 7), ("007", 7)]
-)
-def test_the_priority_header_wins(header: str, priority: int) -> None:
-    for vllm_sign in (False, True):
-        assert read_priority(3, {"x-tl-priority": header}, 10, vllm_sign) == priority
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "",
-        "abc",
-        "1.5",
-        "1e3",
-        "true",
-        "1 2",
-        "1,2",
-        "--1",
-        "+-1",
-        "-+1",
-        "1_0",
-        "٣",
-        "9" * 5000,
-        "11",
-        "-11",
-    ],
-)
-def test_a_priority_header_that_is_no_integer_in_range_is_a_400(header: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        read_priority(3, {"x-tl-priority": header}, 10, False)
-    assert caught.value.param == "X-TL-Priority"
+@pytest.mark.parametrize("encoding", ["gzip", "br", "GZIP", "gzip, identity", "x" * 5000])
+async def test_a_compressed_body_is_named_not_called_invalid_json(encoding: str) -> None:
+    with pytest.raises(WrongEncoding, match="uncompressed") as caught:
+        await read_limited(pieces(b"{}"), {"content-encoding": encoding}, 100)
+    assert (caught.value.status, caught.value.code) == (415, "unsupported_encoding")
     assert len(caught.value.message) < 200
 
 
-def test_the_setting_flips_the_sign_of_the_body() -> None:
-    assert read_priority(3, {}, 10, False) == 3
-    assert read_priority(3, {}, 10, True) == -3
-    assert read_priority(None, {}, 10, True) == 0
-
-
-@pytest.mark.parametrize("priority", [11, -11, 10**4000])
-def test_a_priority_beyond_the_bound_is_a_400(priority: int) -> None:
-    with pytest.raises(BadRequest, match="from -10 to 10"):
-        read_priority(priority, {}, 10, False)
+@pytest.mark.parametrize("encoding", ["identity", "", " Identity "])
+async def test_a_plain_body_may_say_so(encoding: str) -> None:
+    assert await read_limited(pieces(b"{}"), {"content-encoding": encoding}, 100) == b"{}"
 
 
 @pytest.mark.parametrize("header", ["Bearer key", "bearer key", "Bearer  key "])

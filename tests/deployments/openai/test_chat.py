@@ -1,5 +1,6 @@
 """Chat: the template, its beginning-of-sequence token, and the answer."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,7 +88,9 @@ def test_the_answer_reads_as_the_sdk_reads_it(finish: FinishReason) -> None:
 def test_the_tier_used_is_echoed_only_to_who_asked() -> None:
     choices = [Choice("x", FinishReason.STOP)]
     assert "service_tier" not in chat_call({}).answer(choices, Usage(1, 1), None)
-    for asked in ("auto", "default"):
-        answer = chat_call({"service_tier": asked}).answer(choices, Usage(1, 1), None)
-        assert answer["service_tier"] == "default"
+    served = replace(SERVED, tiers={"flex": -1})
+    for asked, used in (("auto", "default"), ("default", "default"), ("flex", "flex")):
+        call = chat_call({"service_tier": asked}, served=served)
+        answer = call.answer(choices, Usage(1, 1), None)
+        assert answer["service_tier"] == used
         assert answer["system_fingerprint"] is None

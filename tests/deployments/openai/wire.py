@@ -2,13 +2,13 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from deployments.openai import chat, completions
-from deployments.openai.call import Served
 from deployments.openai.chat import ChatCall
 from deployments.openai.completions import CompletionCall
+from deployments.openai.served import Served
 
 SERVED = Served("tiny", max_model_len=100, vocab_size=300)
 BOS = 256
@@ -33,6 +33,10 @@ class ByteTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        assert skip_special_tokens
+        return bytes(id for id in token_ids if id != BOS).decode(errors="replace")
 
 
 def chat_call(

@@ -1,0 +1,97 @@
+"""From a request's prompts to what the engine is to generate: lengths, seeds, vocabularies."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from deployments.openai.call import Job
+from deployments.openai.errors import BadRequest, invalid, too_long
+from deployments.openai.models import SEED_BITS, GenerationRequest
+from deployments.openai.served import Served
+from engine.request import InvalidParam
+
+
+def jobs_of(
+    request: GenerationRequest,
+    prompts: Sequence[tuple[int, ...]],
+    served: Served,
+    default_tokens: int | None,
+    field: str,
+    rng: random.Random,
+    echoes: Sequence[str] = (),
+    grammar: str | None = None,
+) -> Iterator[Job]:
+    """Pair every prompt with its sampling parameters, ``n`` times.
+
+    Args:
+        request: the validated body.
+        prompts: token ids.
+        served: bounds them.
+        default_tokens: to generate when the client does not say; None is all there is
+            room for.
+        field: the name of the prompt's field, for errors.
+        rng: draws a seed for each job when the client gave none; drawn once, here, so
+            that a job that is computed again elsewhere repeats itself.
+        echoes: the text of each prompt, if it is to be echoed.
+        grammar: what the answers must match.
+
+    Raises:
+        BadRequest: a prompt is empty or too long, or an id is out of the vocabulary.
+    """
+    served.require_ids(request.stop_token_ids, "stop_token_ids")
+    served.require_ids([token for token, _ in request.logit_bias], "logit_bias")
+    for index, prompt in enumerate(prompts):
+        if not prompt:
+            raise BadRequest(f"'{field}' must not be empty.", field)
+        served.require_ids(prompt, field)
+        tokens = _budget(len(prompt), request, default_tokens, served, field)
+        if request.min_tokens > tokens:
+            raise BadRequest(
+                f"'min_tokens' must be at most the tokens to generate, {tokens}, "
+                f"not {request.min_tokens}.",
+                "min_tokens",
+            )
+        for choice in range(request.n):
+            seed = _seed(request.seed, choice, rng)
+            try:
+                params = request.sampling(max(tokens, 1), seed, grammar)
+            except InvalidParam as error:
+                raise invalid(error) from None
+            yield Job(prompt, params, echoes[index] if echoes else None, mute=tokens == 0)
+
+
+def require_choices(prompts: int, request: GenerationRequest, served: Served) -> None:
+    """Check that a request does not ask for more choices than it may.
+
+    Raises:
+        BadRequest: it does.
+    """
+    if prompts > served.max_prompts:
+        raise BadRequest(
+            f"'prompt' must hold at most {served.max_prompts} prompts, not {prompts}.", "prompt"
+        )
+    if prompts * request.n > served.max_prompts:
+        raise BadRequest(
+            f"'n' must be at most {served.max_prompts // prompts}, not {request.n}: a request "
+            f"has at most {served.max_prompts} choices.",
+            "n",
+        )
+
+
+def _seed(given: int | None, choice: int, rng: random.Random) -> int:
+    if given is None:
+        return rng.getrandbits(SEED_BITS)
+    # The first is what a request without ``n`` has. A string seeds by its SHA-512, the same
+    # in every process and version.
+    return random.Random(f"{given}/{choice}").getrandbits(SEED_BITS) if choice else given
+
+
+def _budget(
+    tokens: int, request: GenerationRequest, default: int | None, served: Served, field: str
+) -> int:
+    room, asked = served.max_model_len - tokens, request.asked_tokens
+    # Not clamped: whoever names a length, with ignore_eos for instance, counts on it.
+    if room < 1 or (asked is not None and asked > room):
+        raise too_long(tokens, served.max_model_len, asked, field, request.asked_by)
+    if asked is not None:
+        return asked
+    return room if default is None else min(default, room)

@@ -1,0 +1,73 @@
+"""Served: the one model, and how much a request may ask of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployments.openai.errors import BadRequest, unknown_model
+from deployments.validation import show
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The model that is served, and how much one request may ask of it.
+
+    Attributes:
+        name: as clients spell it.
+        max_model_len: prompt and answer together, in tokens.
+        vocab_size: token ids are below it.
+        max_prompts: choices of one request, those of all its prompts together.
+        priorities: lowest and highest that the client may ask for.
+        vllm_priority: the body's priority counts as in vLLM, lower being more urgent.
+        tiers: the priority of each service tier beside ``auto`` and ``default``.
+        longest_token: characters that one token stands for at most, None if not known.
+    """
+
+    name: str
+    max_model_len: int
+    vocab_size: int
+    max_prompts: int = 128
+    priorities: tuple[int, int] = (-1_000, 1_000)
+    vllm_priority: bool = False
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    longest_token: int | None = None
+
+    def card(self, created: int) -> dict[str, Any]:
+        """Return the entry of GET /v1/models."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": created,
+            "owned_by": "tidegate",
+            "max_model_len": self.max_model_len,
+        }
+
+    def listing(self, created: int) -> dict[str, Any]:
+        """Return the body of GET /v1/models; ``created`` is a Unix time in seconds."""
+        return {"object": "list", "data": [self.card(created)]}
+
+    def require_name(self, body: Mapping[str, Any]) -> None:
+        """Check that a request is for this model; without a name, it is.
+
+        Raises:
+            NotFound: another model.
+            BadRequest: the name is not a string.
+        """
+        name = body.get("model", self.name)
+        if not isinstance(name, str):
+            raise BadRequest(f"'model' must be a string, not {show(name)}.", "model")
+        if name != self.name:
+            raise unknown_model(name)
+
+    def require_ids(self, ids: "list[int] | tuple[int, ...]", field: str) -> None:
+        """Check that all token ids are in the vocabulary.
+
+        Raises:
+            BadRequest: one is not; in the model it would be an index out of range.
+        """
+        if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            bad = next(i for i in ids if not 0 <= i < self.vocab_size)
+            raise BadRequest(
+                f"'{field}' must hold token ids from 0 to {self.vocab_size - 1}, not {show(bad)}.",
+                field,
+            )
