@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from engine.blocks import FreeListBlocks, blocks_for
 from engine.engine import Engine
+from engine.guides import Guides, LazyGuides
 from engine.kv_pool import KVPool, KVShape
 from engine.linear import Shape, Tiling, make_invariant
 from engine.loader import load_model, load_tokenizer, resolve
@@ -147,8 +148,17 @@ def build_engine(
     sampler = Sampler(info.vocab_size, device)
     rng = rng or random.Random()
     text = TokenBytes(tokenizer)
+    guides = LazyGuides(lambda: _guides(tokenizer, info))
     engine = Engine(
-        scheduler, runner, sampler, text, info.eos_token_ids, on_step, rng, debug=config.debug
+        scheduler,
+        runner,
+        sampler,
+        text,
+        info.eos_token_ids,
+        on_step,
+        rng,
+        debug=config.debug,
+        guides=guides,
     )
     fingerprint = _fingerprint(info, model, device, tilings, runner.attention.decode_tile)
     return engine, EngineInfo(info, num_blocks, config.block_tokens, max_model_len, fingerprint)
@@ -218,6 +228,13 @@ def _num_blocks(
     limit = f"at most {most}, which is what memory holds"
     require(config.num_blocks <= most, "num_blocks", config.num_blocks, limit)
     return config.num_blocks
+
+
+def _guides(tokenizer: PreTrainedTokenizerBase, info: ModelInfo) -> Guides:
+    # Here, since most engines never need the library behind it, nor its tables.
+    from engine import guidance
+
+    return guidance.Guides(tokenizer, info.vocab_size, info.eos_token_ids)
 
 
 def _fingerprint(

@@ -11,15 +11,19 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from engine.failures import Failures
+from engine.guides import Guides
 from engine.invariants import check_invariants
+from engine.live import Live, Read
 from engine.request import FinishReason, Request, StepOutput, Token
 from engine.runner import ModelRunner
-from engine.sampling import Sampler, SampleRow
+from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerStats
+from engine.start_limits import StartLimits
 from engine.step import StepExecutor, StepResult, reason_of
 from engine.submission import (
+    EXPIRED,
     Delta,
     DuplicateKey,
     EngineFailed,
@@ -27,41 +31,9 @@ from engine.submission import (
     StepReport,
     Submission,
 )
-from engine.text import Detokenizer, TokenBytes
+from engine.text import TokenBytes
 
 logger = logging.getLogger(__name__)
-
-# So many forward passes that raised, with no good one between them, are not the requests' fault.
-MAX_FAILURES = 3
-
-
-class NothingWorks(RuntimeError):
-    """Forward pass after forward pass raised; ``reason`` is the last one's error."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-@dataclass(slots=True)
-class _Live:
-    """An unfinished request; ``generated`` grows with each step."""
-
-    key: str
-    row: SampleRow
-    generated: list[int]
-    stop_tokens: frozenset[int]
-    text: Detokenizer
-
-
-@dataclass(slots=True)
-class _Read:
-    """What a sampled token means for its request: new text, and whether it ends it."""
-
-    live: _Live
-    token: int
-    text: str
-    stop: bool
 
 
 class Engine:
@@ -78,6 +50,7 @@ class Engine:
         rng: random.Random,
         monotonic: Callable[[], float] = time.monotonic,
         debug: bool = False,
+        guides: Guides | None = None,
     ) -> None:
         """Wire the parts; nothing runs before :meth:`start` or :meth:`step`.
 
@@ -89,8 +62,9 @@ class Engine:
             eos_token_ids: tokens that end an answer unless it ignores them.
             on_step: called after every step, on the thread that made it.
             rng: draws the seeds that requests do not bring.
-            monotonic: seconds, for :class:`Progress`.
+            monotonic: seconds, for :class:`Progress` and how long requests waited.
             debug: check the scheduler's books after every step, which costs time.
+            guides: for requests that bring a grammar, which are refused if None.
         """
         self._scheduler = scheduler
         self._runner = runner
@@ -102,12 +76,14 @@ class Engine:
         self._rng = rng
         self._monotonic = monotonic
         self._debug = debug
-        self._live: dict[int, _Live] = {}
+        self._guides = guides
+        self._live: dict[int, Live] = {}
+        self._start_limits = StartLimits()
         self._ids: dict[str, int] = {}
         self._changed = threading.Condition()
         self._stopping = False
         self._failure: BaseException | None = None
-        self._failures = 0
+        self._failures = Failures()
         self._steps = 0
         self._stepping = False
         self._moved_at = monotonic()
@@ -125,18 +101,15 @@ class Engine:
             EngineFailed: the step loop has ended.
         """
         submission.check_ids(self._vocab)
-        params = submission.params
-        generated = list(submission.generated)
-        text = Detokenizer(self._token_bytes, params.stop, submission.generated)
-        stop_tokens = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            stop_tokens |= self._eos
+        params, now = submission.params, self._monotonic()
+        seed = self._rng.getrandbits(63) if params.seed is None else params.seed
+        live = Live.of(submission, seed, self._eos, self._token_bytes, self._guides, now)
         request = Request(
             prompt=list(submission.prompt),
             max_tokens=params.max_tokens,
             priority=submission.priority,
             arrival=submission.arrival,
-            generated=generated,
+            generated=live.generated,
         )
         with self._changed:
             if self._failure is not None:
@@ -145,12 +118,12 @@ class Engine:
                 raise EngineFailed("it was stopped")
             if submission.key in self._ids:
                 raise DuplicateKey(submission.key)
-            seed = self._rng.getrandbits(63) if params.seed is None else params.seed
             id = self._scheduler.add(request)
             if not self._live and not self._stepping:
                 self._moved_at = self._monotonic()
-            row = SampleRow(params, seed, submission.prompt, generated)
-            self._live[id] = _Live(submission.key, row, generated, stop_tokens, text)
+            if submission.start_by is not None:
+                self._start_limits.add(id, submission.start_by)
+            self._live[id] = live
             self._ids[submission.key] = id
             self._changed.notify()
 
@@ -162,10 +135,10 @@ class Engine:
             is on its way already.
         """
         with self._changed:
-            id = self._ids.pop(key, None)
+            id = self._ids.get(key)
             if id is None:
                 return False
-            del self._live[id]
+            self._drop(id)
             self._scheduler.abort(id)
             return True
 
@@ -220,7 +193,7 @@ class Engine:
                         self._changed.wait()
                     if self._stopping:
                         return
-                self._judge(self.step())
+                self._failures.note(self.step())
         except BaseException as error:
             logger.exception("the step loop ended")
             self._fail(error)
@@ -228,18 +201,25 @@ class Engine:
     def step(self) -> StepResult:
         """Make one step and report it. Not to be called while the loop's thread runs."""
         with self._changed:
+            expired = self._expire()
             plan = self._scheduler.schedule()
-            batch = self._runner.prepare(plan, self._scheduler)
             ids = [*(chunk.id for chunk in plan.prefill), *plan.decode]
             ending = [*(chunk.id for chunk in plan.prefill if chunk.last), *plan.decode]
             live = {id: self._live[id] for id in ids}
-            self._stepping = bool(ids)
-        if not ids:  # everything was aborted before this step could plan it
+            batch = self._runner.prepare(plan, self._scheduler, _prompt_tops(live))
+            self._begin(live)
+            report = StepReport(tuple(expired), self._scheduler.stats())
+        if expired:
+            self._on_step(report)
+        if not ids:  # everything was aborted or over before this step could plan it
             return StepResult({}, {})
         result = self._executor.run(batch, ids, [live[id].row for id in ending])
+        for chunk in plan.prefill:
+            if chunk.id in result.prompts:
+                live[chunk.id].score(chunk.start, result.prompts[chunk.id])
         reads = self._read_all(live, result)
         with self._changed:
-            deltas = self._take(reads, result.errors)
+            deltas = self._take(reads, result)
             if self._debug:
                 check_invariants(self._scheduler)
             report = StepReport(tuple(deltas), self._scheduler.stats())
@@ -249,33 +229,41 @@ class Engine:
         self._on_step(report)
         return result
 
-    def _read_all(self, live: dict[int, _Live], result: StepResult) -> dict[int, _Read]:
-        """Read every token; a request whose text fails joins the errors."""
-        reads: dict[int, _Read] = {}
+    def _expire(self) -> list[Delta]:
+        """Drop what was not started in time."""
+        deltas: list[Delta] = []
+        for id in self._start_limits.pop_over(self._scheduler.now()):
+            self._scheduler.abort(id)
+            deltas.append(Delta(self._drop(id).key, error=EXPIRED))
+        return deltas
+
+    def _begin(self, live: dict[int, Live]) -> None:
+        """Note that a step with these requests is under way."""
+        self._stepping = bool(live)
+        now = self._monotonic()
+        for id, one in live.items():
+            if one.start(now):
+                self._start_limits.discard(id)
+
+    def _read_all(self, live: dict[int, Live], result: StepResult) -> dict[int, Read]:
+        """Read every token; a request whose text or grammar fails joins the errors."""
+        reads: dict[int, Read] = {}
         for id, token in result.tokens.items():
             try:
-                reads[id] = self._read(live[id], token)
+                reads[id] = live[id].read(token)
             except Exception as error:
-                logger.exception("a request's text failed")
+                logger.exception("a request's token cannot be read")
                 result.errors[id] = reason_of(error)
         return reads
 
-    def _read(self, live: _Live, token: int) -> _Read:
-        """Make text of a token and find out whether it ends the answer."""
-        live.generated.append(token)
-        if token in live.stop_tokens:
-            # Its own text is not part of the answer; what was held back is.
-            return _Read(live, token, live.text.flush(), stop=True)
-        delta = live.text.push(token)
-        return _Read(live, token, delta.text, delta.stopped)
-
-    def _take(self, reads: dict[int, _Read], errors: dict[int, str]) -> list[Delta]:
+    def _take(self, reads: dict[int, Read], result: StepResult) -> list[Delta]:
         """Give the scheduler the results; requests aborted meanwhile drop out."""
         deltas: list[Delta] = []
-        for id, reason in errors.items():
+        for id, reason in result.errors.items():
             if id in self._live:
                 self._scheduler.abort(id)
-                deltas.append(Delta(self._drop(id).key, error=reason))
+                live = self._drop(id)
+                deltas.append(Delta(live.key, error=reason, detail=live.detail()))
         outputs = [StepOutput(id, read.token, read.stop) for id, read in reads.items()]
         finished: dict[int, FinishReason] = {}
         moved: list[int] = []
@@ -291,22 +279,15 @@ class Engine:
                 self._drop(id)
                 if finish is FinishReason.LENGTH:
                     text += read.live.text.flush()
-            deltas.append(Delta(read.live.key, (read.token,), text, finish))
+            detail = read.live.detail(result.logprobs.get(id), moved=True)
+            deltas.append(Delta(read.live.key, (read.token,), text, finish, detail=detail))
         return deltas
 
-    def _drop(self, id: int) -> _Live:
+    def _drop(self, id: int) -> Live:
         live = self._live.pop(id)
         del self._ids[live.key]
+        self._start_limits.discard(id)
         return live
-
-    def _judge(self, result: StepResult) -> None:
-        """Raise NothingWorks when it is not single requests that are broken."""
-        if result.broken == 0:
-            self._failures = 0
-            return
-        self._failures += result.broken
-        if self._failures >= MAX_FAILURES:
-            raise NothingWorks(next(iter(result.errors.values())))
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -320,3 +301,8 @@ class Engine:
             self._on_step(report)
         except Exception:
             logger.exception("nobody hears of the engine's end")
+
+
+def _prompt_tops(live: dict[int, Live]) -> dict[int, int]:
+    """For each request whose prompt is to be scored, the likeliest tokens to tell."""
+    return {id: top for id, one in live.items() if (top := one.prompt_top) is not None}

@@ -1,7 +1,7 @@
 """LLM: the engine for offline use, without Ray, in the calling thread."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -11,7 +11,7 @@ from engine.loader import load_tokenizer, resolve
 from engine.rank import SchedPolicy
 from engine.request import FinishReason, InvalidParam, SamplingParams, require
 from engine.scheduler import SchedulerStats
-from engine.submission import StepReport, Submission
+from engine.submission import Delta, StepReport, Submission, TokenLogprobs
 
 Prompt = str | Sequence[int]
 T = TypeVar("T")
@@ -43,12 +43,16 @@ class Completion:
         token_ids: generated tokens, the one that ended it included.
         text: the generated text.
         finish_reason: why it ended.
+        logprobs: how likely each generated token was, if the parameters ask for that.
+        prompt_logprobs: the same of the prompt; None for its first token.
     """
 
     prompt_token_ids: list[int]
     token_ids: list[int]
     text: str
     finish_reason: FinishReason | None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
 
 
 class LLM:
@@ -147,9 +151,7 @@ class LLM:
                         i = index[delta.key]
                         if delta.error is not None:
                             raise GenerationFailed(i, delta.error)
-                        done[i].token_ids.extend(delta.tokens)
-                        done[i].text += delta.text
-                        done[i].finish_reason = delta.finish
+                        _add(done[i], delta)
                         bar.update(delta.finish is not None)
                 self._reports.clear()
         return done
@@ -162,6 +164,15 @@ class LLM:
             ids: list[int] = self.tokenizer(prompt)["input_ids"]
             return ids
         return list(prompt)
+
+
+def _add(completion: Completion, delta: Delta) -> None:
+    completion.token_ids.extend(delta.tokens)
+    completion.text += delta.text
+    completion.finish_reason = delta.finish
+    if delta.detail is not None:
+        completion.logprobs.extend(delta.detail.logprobs)
+        completion.prompt_logprobs.extend(delta.detail.prompt_logprobs)
 
 
 def _policy(name: SchedPolicy | str) -> SchedPolicy:

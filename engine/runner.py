@@ -1,12 +1,14 @@
 """ModelRunner: a ScheduleOutput in, logits out; the model itself comes from transformers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from engine.attention.paged import PagedAttention
 from engine.attention.plan import AttentionPlan, AttentionPlanner, Segment
@@ -44,10 +46,31 @@ class Sequences(Protocol):
         """Prompt and generated tokens so far."""
         ...
 
+    def prompt_len(self, id: int) -> int:
+        """How many of them are the prompt."""
+        ...
+
     @property
     def blocks(self) -> BlockSpace:
         """Gives the block table of each sequence."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Rows of a prompt whose log-probabilities were asked for.
+
+    Attributes:
+        segment: which one of the batch they begin.
+        row: the first of them.
+        targets: for each row the token that follows it in the prompt.
+        top: likeliest tokens to tell with each.
+    """
+
+    segment: int
+    row: int
+    targets: tuple[int, ...]
+    top: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +82,13 @@ class Batch:
         segments: the sequences' parts that the rows make up, in order.
         wanted: rows whose logits are needed: the last one of each chunk that ends its
             prompt, then each decode.
+        scored: rows of prompts that are needed besides.
     """
 
     tokens: list[int]
     segments: list[Segment]
     wanted: list[int]
+    scored: list[Scored] = field(default_factory=list)
 
 
 def _attend(
@@ -103,6 +128,20 @@ def _attend(
 AttentionInterface.register(ATTENTION, _attend)
 
 
+class _Computed(nn.Module):
+    """Stands in for a model's body: what it would compute is its input already."""
+
+    def forward(self, inputs_embeds: Tensor, **_: Any) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
+
+
+def _head_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its body, from hidden states to logits: some families scale those."""
+    head = copy.copy(model)
+    head._modules = {**model._modules, model.base_model_prefix: _Computed()}
+    return head
+
+
 class ModelRunner:
     """Runs a transformers causal LM over paged K and V.
 
@@ -115,15 +154,28 @@ class ModelRunner:
         self.attention = PagedAttention(pool, model.config.num_attention_heads)
         model.set_attn_implementation(ATTENTION)
         self._model = model
+        self._head = _head_of(model)
         self._planner = AttentionPlanner(pool.block_tokens, pool.null_block, pool.device)
 
     @staticmethod
-    def prepare(plan: ScheduleOutput, sequences: Sequences) -> Batch:
-        """Copy from the scheduler what the step needs; it may change while the model runs."""
+    def prepare(
+        plan: ScheduleOutput, sequences: Sequences, tops: Mapping[int, int] | None = None
+    ) -> Batch:
+        """Copy from the scheduler what the step needs; it may change while the model runs.
+
+        Args:
+            plan: the step.
+            sequences: where the plan comes from.
+            tops: for each request whose prompt is to be scored, the likeliest tokens to tell.
+        """
         batch = Batch([], [], [])
-        for chunk in plan.prefill:
+        for number, chunk in enumerate(plan.prefill):
             table = tuple(sequences.blocks.block_table(chunk.id))
             tokens = sequences.tokens(chunk.id)[chunk.start : chunk.start + chunk.len]
+            if tops and chunk.id in tops:
+                prompt = sequences.tokens(chunk.id)[: sequences.prompt_len(chunk.id)]
+                targets = tuple(prompt[chunk.start + 1 : chunk.start + chunk.len + 1])
+                batch.scored.append(Scored(number, len(batch.tokens), targets, tops[chunk.id]))
             batch.tokens.extend(tokens)
             batch.segments.append(Segment(table, chunk.start, chunk.len))
             if chunk.last:
@@ -136,19 +188,28 @@ class ModelRunner:
             batch.wanted.append(len(batch.tokens) - 1)
         return batch
 
-    @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         """Compute a step's K and V and return [len(wanted), vocab] float32 logits."""
-        device = self.pool.device
+        return self.logits(self.hidden(batch), batch.wanted)
+
+    @torch.inference_mode()
+    def hidden(self, batch: Batch) -> Tensor:
+        """Compute a step's K and V and return the hidden states [rows, width] behind them."""
         plan = self._planner.plan(batch.segments)
         self.attention.begin(plan)
-        output = self._model(
-            input_ids=torch.tensor([batch.tokens], device=device),
+        output = self._model.base_model(
+            input_ids=torch.tensor([batch.tokens], device=self.pool.device),
             position_ids=plan.positions[None],
             use_cache=False,
-            logits_to_keep=torch.tensor(batch.wanted, dtype=torch.long, device=device),
             paged_attention=self.attention,
             attention_plan=plan,
         )
-        logits: Tensor = output.logits[0].float()
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+        """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
+        kept = torch.tensor(rows, dtype=torch.long, device=hidden.device)
+        logits: Tensor = self._head(inputs_embeds=hidden[None, kept]).logits[0].float()
         return logits

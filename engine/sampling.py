@@ -8,23 +8,18 @@ rules keep a row's bits apart from its neighbours':
 * All else is computed over shapes that only the row itself decides.  Sums of
   probabilities are sums of integers, so their order does not matter either.
 
-Order of operations: repetition, frequency and presence penalty, temperature, top_k,
-top_p, min_p, draw.
+Order of operations: what ``engine.logits`` does, temperature, top_k, top_p, min_p, draw.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from engine.logits import SampleRow, adjusted, largest
 from engine.noise import Noise, noise_key
 from engine.request import SamplingParams
-
-_Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 # Below this a float32 temperature could round to 0, and 0 / 0 is no number.
 _MIN_TEMPERATURE = 1e-37
@@ -48,24 +43,6 @@ class SamplingError(Exception):
 
     def __str__(self) -> str:
         return f"the model gave no usable logits: the largest is {self.largest}"
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRow:
-    """What the choice of one token depends on, besides the logits.
-
-    Attributes:
-        params: what the request asked for; ``params.seed`` is not read.
-        seed: any integer, of which the low 64 bits count.
-        prompt: token ids of the prompt.
-        generated: token ids produced so far, those produced elsewhere included; how many
-            there are is the position of the draw.
-    """
-
-    params: SamplingParams
-    seed: int
-    prompt: Sequence[int]
-    generated: Sequence[int]
 
 
 class Sampler:
@@ -110,7 +87,7 @@ class Sampler:
             raise ValueError(f"logits have the shape {tuple(logits.shape)}, not {expected}")
         if not rows:
             return []
-        logits = _penalised(logits.float(), rows)
+        logits = adjusted(logits.float(), rows)
         tops: list[float] = logits.amax(dim=-1).tolist()
         out: list[int | SamplingError] = [SamplingError(top) for top in tops]
         greedy, plain, filtered = self._by_kind(tops, rows)
@@ -178,7 +155,7 @@ def kept_tokens(logits: Tensor, top: float, params: SamplingParams) -> Tensor:
     likeliest.  Of equally likely tokens the lower id goes first.  At least one is kept.
 
     Args:
-        logits: one row, [vocab], penalties applied.
+        logits: one row, [vocab], adjusted.
         top: its largest value, finite.
         params: temperature above 0.
 
@@ -194,7 +171,7 @@ def kept_tokens(logits: Tensor, top: float, params: SamplingParams) -> Tensor:
         if params.top_p < 1:
             ranked, count = _nucleus(logits, ranked, count, top, params)
         least = float(ranked[count - 1])
-    kept = _first(logits, count, least)
+    kept = largest(logits, count, least)
     if params.min_p > 0:
         distance = _distance(logits[kept], top, params)
         kept = kept[distance >= math.log(params.min_p)]
@@ -226,18 +203,6 @@ def _nucleus(
     return ranked, int((before < goal).sum())
 
 
-def _first(logits: Tensor, count: int, least: float) -> Tensor:
-    """Ids of the ``count`` largest logits, ascending; ``least`` is the smallest of them."""
-    kept = (logits >= least).nonzero().squeeze(1)
-    surplus = kept.numel() - count
-    if surplus == 0:
-        return kept
-    tied = (logits[kept] == least).nonzero().squeeze(1)
-    stays = torch.ones_like(kept, dtype=torch.bool)
-    stays[tied[-surplus:]] = False
-    return kept[stays]
-
-
 def _descending(logits: Tensor) -> Tensor:
     """The values of float32 ``logits`` [vocab], largest first.
 
@@ -255,42 +220,6 @@ def _descending(logits: Tensor) -> Tensor:
 def _distance(logits: Tensor, top: float, params: SamplingParams) -> Tensor:
     """Log of each token's probability over that of the likeliest, float64, at most 0."""
     return (logits.double() - top) / _scale(params)
-
-
-def _penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
-    """Logits with penalties: a copy if any row has some, else ``logits`` itself."""
-    copied = False
-    for i, row in enumerate(rows):
-        params = row.params
-        repetition, frequency, presence = (
-            params.repetition_penalty,
-            params.frequency_penalty,
-            params.presence_penalty,
-        )
-        if repetition == 1 and frequency == 0 and presence == 0:
-            continue
-        if not copied:
-            logits, copied = logits.clone(), True
-        values, generated = logits[i], _ids(row.generated)
-        if repetition != 1:
-            seen, _ = _counted(np.concatenate((_ids(row.prompt), generated)), logits.device)
-            old = values[seen]
-            values[seen] = torch.where(old > 0, old / repetition, old * repetition)
-        if frequency != 0 or presence != 0:
-            seen, counts = _counted(generated, logits.device)
-            values[seen] -= counts * frequency + presence
-    return logits
-
-
-def _ids(tokens: Sequence[int]) -> _Ids:
-    # numpy reads a list several times as fast as torch does, and an array at once.
-    return np.asarray(tokens, dtype=np.int64)
-
-
-def _counted(ids: _Ids, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The distinct ids, ascending, and how often each occurs: int64 [distinct] both."""
-    seen, counts = np.unique(ids, return_counts=True)
-    return torch.from_numpy(seen).to(device), torch.from_numpy(counts).to(device)
 
 
 def _scale(params: SamplingParams) -> float:

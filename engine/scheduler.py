@@ -199,6 +199,10 @@ class Scheduler:
         """Return whether any request waits or runs."""
         return bool(self._roster.states)
 
+    def now(self) -> int:
+        """Return the tick of the clock that arrivals are counted in."""
+        return self._clock()
+
     def stats(self) -> SchedulerStats:
         """Return where the scheduler stands."""
         roster = self._roster

@@ -8,31 +8,44 @@ that work.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from engine.runner import Batch, ModelRunner
-from engine.sampling import Sampler, SampleRow
+from engine.logits import SampleRow
+from engine.logprobs import token_logprobs
+from engine.runner import Batch, ModelRunner, Scored
+from engine.sampling import Sampler
+from engine.submission import TokenLogprobs
 
 logger = logging.getLogger(__name__)
+
+SCORED_ROWS: Final = 64
+"""Rows of a prompt whose logits are there at the same time: a vocabulary each is much."""
+
+Scores: TypeAlias = list[TokenLogprobs]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What became of a step's sequences.
+    """What became of a step's sequences, by their ids.
 
     Attributes:
         tokens: the sampled token of each sequence that was to be sampled from.
-        errors: why a sequence failed, by its id.
+        errors: why a sequence failed.
         broken: how many sequences there were if the forward pass of each raised, which is
             not their doing, most likely; else 0.
+        logprobs: how likely the token was, if the sequence asked for it.
+        prompts: how likely the next tokens of the prompt were, for each scored row.
     """
 
     tokens: dict[int, int]
     errors: dict[int, str]
     broken: int = 0
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    prompts: dict[int, Scores] = field(default_factory=dict)
 
 
 class StepExecutor:
@@ -56,26 +69,64 @@ class StepExecutor:
         """
         errors: dict[int, str] = {}
         try:
-            logits = self._runner.forward(batch)
+            logits, scores = self._compute(batch)
             kept = list(range(len(rows)))
         except Exception as error:
             if len(ids) == 1:
                 errors[ids[0]] = reason_of(error)
                 return StepResult({}, errors, broken=1)
             logger.exception("a batch of %d sequences failed; running them one by one", len(ids))
-            logits, kept = self._one_by_one(batch, ids, errors)
-        broken = len(errors) if len(errors) == len(ids) else 0
-        if not kept:
-            return StepResult({}, errors, broken)
-        wanted = _wanted_segments(batch)
-        tokens: dict[int, int] = {}
-        for row, token in zip(kept, self._sample(logits, [rows[i] for i in kept]), strict=True):
-            id = ids[wanted[row]]
-            if isinstance(token, int):
-                tokens[id] = token
+            logits, kept, scores = self._one_by_one(batch, ids, errors)
+        result = StepResult({}, errors, len(errors) if len(errors) == len(ids) else 0)
+        for segment, told in scores.items():
+            if isinstance(told, Exception):
+                errors[ids[segment]] = reason_of(told)
             else:
-                errors[id] = reason_of(token)
-        return StepResult(tokens, errors, broken)
+                result.prompts[ids[segment]] = told
+        if kept:
+            wanted = _wanted_segments(batch)
+            self._choose(logits, [ids[wanted[i]] for i in kept], [rows[i] for i in kept], result)
+        return result
+
+    def _compute(self, batch: Batch) -> tuple[Tensor, dict[int, Scores | Exception]]:
+        """Return the wanted logits, and what is known of each segment that is scored."""
+        hidden = self._runner.hidden(batch)
+        logits = self._runner.logits(hidden, batch.wanted)
+        return logits, {part.segment: self._score(hidden, part) for part in batch.scored}
+
+    def _score(self, hidden: Tensor, part: Scored) -> Scores | Exception:
+        """Tell how likely a prompt's tokens are, or why that cannot be told."""
+        told: Scores = []
+        try:
+            for begin in range(0, len(part.targets), SCORED_ROWS):
+                targets = part.targets[begin : begin + SCORED_ROWS]
+                first = part.row + begin
+                logits = self._runner.logits(hidden, range(first, first + len(targets)))
+                told.extend(
+                    token_logprobs(row, token, part.top)
+                    for row, token in zip(logits, targets, strict=True)
+                )
+        except Exception as error:
+            logger.exception("a prompt's log-probabilities failed")
+            return error
+        return told
+
+    def _choose(
+        self, logits: Tensor, ids: Sequence[int], rows: Sequence[SampleRow], result: StepResult
+    ) -> None:
+        """Put a token or an error for each row into the result."""
+        for i, (id, token) in enumerate(zip(ids, self._sample(logits, rows), strict=True)):
+            top = rows[i].params.logprobs
+            try:
+                if isinstance(token, Exception):
+                    raise token
+                if top is not None:
+                    result.logprobs[id] = token_logprobs(logits[i], token, top)
+            except Exception as error:
+                result.errors[id] = reason_of(error)
+            else:
+                if id not in result.errors:
+                    result.tokens[id] = token
 
     def _sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int | Exception]:
         """A token or an error for each row."""
@@ -89,26 +140,32 @@ class StepExecutor:
 
     def _one_by_one(
         self, batch: Batch, ids: Sequence[int], errors: dict[int, str]
-    ) -> tuple[Tensor, list[int]]:
-        """Return the logits that could be had, and which wanted rows they are."""
+    ) -> tuple[Tensor, list[int], dict[int, Scores | Exception]]:
+        """Return what could be had: logits, which wanted rows they are, and scores."""
         row_of = {segment: row for row, segment in enumerate(_wanted_segments(batch))}
+        part_of = {part.segment: replace(part, segment=0, row=0) for part in batch.scored}
         logits: list[Tensor] = []
         kept: list[int] = []
+        scores: dict[int, Scores | Exception] = {}
         begin = 0
         for i, segment in enumerate(batch.segments):
             end = begin + segment.length
             wanted = [segment.length - 1] if i in row_of else []
+            scored = [part_of[i]] if i in part_of else []
+            alone = Batch(batch.tokens[begin:end], [segment], wanted, scored)
+            begin = end
             try:
-                out = self._runner.forward(Batch(batch.tokens[begin:end], [segment], wanted))
+                out, told = self._compute(alone)
             except Exception as error:
                 errors[ids[i]] = reason_of(error)
-            else:
-                if wanted:
-                    logits.append(out)
-                    kept.append(row_of[i])
-            begin = end
+                continue
+            if scored:
+                scores[i] = told[0]
+            if wanted:
+                logits.append(out)
+                kept.append(row_of[i])
         # Wanted rows are in the order of their segments, so ``kept`` ascends.
-        return torch.cat(logits) if logits else torch.empty(0), kept
+        return torch.cat(logits) if logits else torch.empty(0), kept, scores
 
 
 def _wanted_segments(batch: Batch) -> list[int]:

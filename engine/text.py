@@ -138,17 +138,24 @@ class Detokenizer:
         tokens: of the model's tokenizer.
         stop: stop strings, not empty.
         generated: tokens already pushed elsewhere.
+        min_tokens: tokens before a stop string may end the answer: one that is complete
+            within them is text like any other.
 
     Raises:
         ValueError: a stop string is empty.
     """
 
-    __slots__ = ("_bytes", "_emitted", "_first", "_matcher", "_tokens")
+    __slots__ = ("_bytes", "_early", "_emitted", "_first", "_matcher", "_tokens")
 
     def __init__(
-        self, tokens: TokenBytes, stop: Sequence[str] = (), generated: Sequence[int] = ()
+        self,
+        tokens: TokenBytes,
+        stop: Sequence[str] = (),
+        generated: Sequence[int] = (),
+        min_tokens: int = 0,
     ) -> None:
         self._tokens = tokens
+        self._early = min_tokens
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matcher = _StopMatcher(stop)
         self._first = True
@@ -173,8 +180,9 @@ class Detokenizer:
             added = self._tokens.of(token, self._first)
             if added is not None:
                 self._first = False
-                text = self._matcher.feed(self._bytes.decode(added))
+                text = self._matcher.feed(self._bytes.decode(added), self._early <= 0)
                 self._emitted += len(text)
+            self._early -= 1
         return TextDelta(text, self._matcher.stopped)
 
     def flush(self) -> str:
@@ -184,7 +192,9 @@ class Detokenizer:
         """
         if self._matcher.stopped:
             return ""
-        text = self._matcher.feed(self._bytes.decode(b"", True)) + self._matcher.rest()
+        # The last token may have been an early one; what completes it belongs to it.
+        text = self._matcher.feed(self._bytes.decode(b"", True), self._early < 0)
+        text += self._matcher.rest()
         self._emitted += len(text)
         return text
 
@@ -208,15 +218,15 @@ class _StopMatcher:
         self._held = ""  # always the longest end of the text that begins a stop string
         self.stopped = False
 
-    def feed(self, text: str) -> str:
-        """Add ``text``; return what is certain now."""
+    def feed(self, text: str, stops: bool) -> str:
+        """Add ``text``, in which stop strings may be complete; return what is certain now."""
         if not self._held and self._starts.isdisjoint(text):
             return text
         held = self._held + text
         for end in range(len(self._held), len(held)):
             complete = self._advance(held[end])
-            if complete:
-                self.stopped = True
+            if complete and stops:
+                self.stopped, self._held = True, ""
                 return held[: end + 1 - complete]
         certain = len(held) - max(self._matched)
         self._held = held[certain:]
@@ -235,9 +245,10 @@ class _StopMatcher:
             while matched and stop[matched] != char:
                 matched = fallback[matched - 1]
             matched += stop[matched] == char
-            self._matched[i] = matched
             if matched == len(stop):
                 complete = max(complete, matched)
+                matched = fallback[matched - 1]
+            self._matched[i] = matched
         return complete
 
 

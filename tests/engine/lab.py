@@ -8,10 +8,11 @@ from torch import Tensor
 
 from engine.blocks import FreeListBlocks
 from engine.invariants import check_invariants
+from engine.logits import SampleRow
 from engine.prefill import PrefillPolicy, WholePrompt
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
-from engine.sampling import Sampler, SampleRow
+from engine.sampling import Sampler
 from engine.scheduler import Request, Scheduler, SchedulerConfig, StepOutput, Token
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from engine.blocks import FreeListBlocks
 from engine.engine import Engine
+from engine.guides import Guides
 from engine.prefill import Chunked
 from engine.request import SamplingParams
 from engine.runner import Batch, ModelRunner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
-from engine.submission import Delta, StepReport, Submission
+from engine.submission import Delta, Detail, StepReport, Submission, TokenLogprobs
 from engine.text import TokenBytes
 from tests.engine.tiny import VOCAB, tiny_runner, word_tokenizer
 
@@ -27,9 +28,9 @@ class FaultyRunner(ModelRunner):
 
     before: Callable[[Batch], None]
 
-    def forward(self, batch: Batch) -> Tensor:
+    def hidden(self, batch: Batch) -> Tensor:
         self.before(batch)
-        return super().forward(batch)
+        return super().hidden(batch)
 
 
 class Inbox:
@@ -53,6 +54,15 @@ class Inbox:
     def text(self, key: str) -> str:
         return "".join(delta.text for delta in self.of(key))
 
+    def details(self, key: str) -> list[Detail]:
+        return [delta.detail for delta in self.of(key) if delta.detail is not None]
+
+    def logprobs(self, key: str) -> list[TokenLogprobs]:
+        return [told for detail in self.details(key) for told in detail.logprobs]
+
+    def prompt_logprobs(self, key: str) -> list[TokenLogprobs | None]:
+        return [told for detail in self.details(key) for told in detail.prompt_logprobs]
+
     def wait(self, condition: Callable[[], bool]) -> None:
         with self._grew:
             assert self._grew.wait_for(condition, TIMEOUT), self.deltas
@@ -73,6 +83,9 @@ class Bench:
         monotonic: Callable[[], float] = time.monotonic,
         debug: bool = False,
         admission_preemption: int = 0,
+        guides: Guides | None = None,
+        clock: Callable[[], int] | None = None,
+        chunk: int = 16,
     ) -> None:
         self.inbox = Inbox()
         self.blocks = FreeListBlocks(4, range(num_blocks))
@@ -87,7 +100,8 @@ class Bench:
                 admission_preemption=admission_preemption,
             ),
             self.blocks,
-            Chunked(16),
+            Chunked(chunk),
+            clock,
         )
         self.engine = Engine(
             scheduler,
@@ -99,11 +113,15 @@ class Bench:
             random.Random(0),
             monotonic,
             debug,
+            guides,
         )
 
-    def submit(self, key: str, prompt: tuple[int, ...] = (5, 6, 7), **params: object) -> None:
+    def submit(
+        self, key: str, prompt: tuple[int, ...] = (5, 6, 7), priority: int = 0, **params: object
+    ) -> None:
         given = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 6, **params}
-        self.engine.submit(Submission(key, prompt, SamplingParams(**given)))  # type: ignore[arg-type]
+        asked = SamplingParams(**given)  # type: ignore[arg-type]
+        self.engine.submit(Submission(key, prompt, asked, priority))
 
     def run(self) -> None:
         while self.engine.keys():

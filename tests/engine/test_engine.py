@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from engine.logits import SampleRow
 from engine.request import FinishReason, InvalidParam, NeverFits, QueueFull, SamplingParams
 from engine.runner import Batch
-from engine.sampling import SampleRow, SamplingError
+from engine.sampling import SamplingError
 from engine.submission import DuplicateKey, EngineFailed, Submission
 from tests.engine.rig import TIMEOUT, Bench
 from tests.engine.tiny import VOCAB

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.logits import SampleRow
 from engine.request import SamplingParams
-from engine.sampling import Sampler, SampleRow, SamplingError, kept_tokens
+from engine.sampling import Sampler, SamplingError, kept_tokens
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 VOCAB = 777  # odd: the last token has no partner in its hash

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.engine import MAX_FAILURES
+from engine.failures import MAX_FAILURES
 from engine.invariants import InvariantBroken
+from engine.logits import SampleRow
 from engine.runner import Batch
-from engine.sampling import SampleRow
 from engine.submission import EngineFailed
 from tests.engine.rig import TIMEOUT, Bench
 
@@ -44,16 +44,14 @@ def test_one_bad_request_gets_the_error_and_the_others_go_on(bench: Bench) -> No
 
 
 def test_logits_that_are_no_numbers_fail_their_own_request(bench: Bench) -> None:
-    forward = bench.runner.forward
+    hidden = bench.runner.hidden
 
     def poison(batch: Batch) -> Tensor:
-        logits = forward(batch).clone()
-        for row, at in enumerate(batch.wanted):
-            if batch.tokens[at] == 66:
-                logits[row] = torch.nan
-        return logits
+        states = hidden(batch).clone()
+        states[[token == 66 for token in batch.tokens]] = torch.nan
+        return states
 
-    bench.runner.forward = poison  # type: ignore[method-assign]
+    bench.runner.hidden = poison  # type: ignore[method-assign]
     bench.submit("good", (5, 6, 7))
     bench.submit("bad", (5, 66))
     bench.run()
@@ -91,13 +89,13 @@ def test_a_request_that_fails_after_the_forward_fails_alone(bench: Bench, part: 
 
 def test_any_number_of_requests_without_usable_logits_leave_the_engine_well(bench: Bench) -> None:
     """A replica that a few such requests could restart would take everyone else's down."""
-    forward = bench.runner.forward
-    bench.runner.forward = lambda batch: forward(batch) * torch.nan  # type: ignore[method-assign]
+    hidden = bench.runner.hidden
+    bench.runner.hidden = lambda batch: hidden(batch) * torch.nan  # type: ignore[method-assign]
     bench.engine.start()
     for i in range(2 * MAX_FAILURES):
         bench.submit(f"bad{i}")
         bench.inbox.wait(partial(bench.inbox.ended, f"bad{i}"))
-    bench.runner.forward = forward  # type: ignore[method-assign]
+    bench.runner.hidden = hidden  # type: ignore[method-assign]
     bench.submit("good")
     bench.inbox.wait(lambda: bench.inbox.ended("good"))
     assert len(bench.inbox.tokens("good")) == 6

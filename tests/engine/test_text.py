@@ -238,9 +238,12 @@ def test_a_decoder_that_looks_beyond_single_tokens_is_refused(decoder: Any) -> N
 # Stop strings
 
 
-def stopped_text(text: str, stops: Sequence[str]) -> str | None:
-    """The text before the stop that is complete first, the longest of those; or None."""
-    for end in range(len(text) + 1):
+def stopped_text(text: str, stops: Sequence[str], early: int = 0) -> str | None:
+    """The text before the stop that is complete first, the longest of those; or None.
+
+    Those complete within the first ``early`` characters do not count.
+    """
+    for end in range(early + 1, len(text) + 1):
         lengths = [len(stop) for stop in stops if text[:end].endswith(stop)]
         if lengths:
             return text[: end - max(lengths)]
@@ -257,7 +260,7 @@ def visible(text: str, stops: Sequence[str]) -> str:
     return text[: len(text) - longest]
 
 
-stop_lists = st.lists(st.text("ab 你", min_size=1, max_size=5), max_size=3)
+stop_lists = st.lists(st.text("ab 你\ufffd", min_size=1, max_size=5), max_size=3)
 small_ids = st.lists(
     st.one_of(
         st.sampled_from([id_of(FALLBACK["llama"], p) for p in ["▁", "a", "b", "ab", "ba", "aab"]]),
@@ -269,22 +272,28 @@ small_ids = st.lists(
 
 
 @settings(max_examples=500, deadline=None)
-@given(ids=small_ids, stops=stop_lists)
-def test_each_push_sends_exactly_what_is_certain(ids: list[int], stops: list[str]) -> None:
+@given(ids=small_ids, stops=stop_lists, least=st.integers(0, 6))
+def test_each_push_sends_exactly_what_is_certain(
+    ids: list[int], stops: list[str], least: int
+) -> None:
+    """With a minimum of tokens: what they complete is no stop, what they begin may be one."""
     tokens = BYTES["gemma"]
-    plain, detokenizer = Detokenizer(tokens), Detokenizer(tokens, stops)
+    plain, detokenizer = Detokenizer(tokens), Detokenizer(tokens, stops, min_tokens=least)
     text = seen = ""
-    for id in ids:
+    early = 0
+    for number, id in enumerate(ids, start=1):
         text += plain.push(id).text
+        early = len(text) if number <= least else early
         delta = detokenizer.push(id)
         seen += delta.text
-        before = stopped_text(text, stops)
+        before = stopped_text(text, stops, early)
         assert delta.stopped is detokenizer.stopped is (before is not None)
         assert seen == (visible(text, stops) if before is None else before)
         assert detokenizer.emitted_chars == len(seen)
     text += plain.flush()
+    early = len(text) if len(ids) <= least else early
     seen += detokenizer.flush()
-    before = stopped_text(text, stops)
+    before = stopped_text(text, stops, early)
     assert seen == (text if before is None else before)
     assert detokenizer.emitted_chars == len(seen)
 
@@ -364,6 +373,15 @@ def test_half_a_character_behind_a_stop_string_is_not_flushed() -> None:
     assert detokenizer.flush() == ""
 
 
+def test_a_stop_string_that_half_a_character_completes_is_not_flushed() -> None:
+    """The last character is known only at the end, and with it that this was a stop string."""
+    detokenizer = Detokenizer(BYTES["gemma"], ["a\ufffd"])
+    for id in (id_of(FALLBACK["gemma"], "a"), FIRST_BYTE + "你".encode()[0]):
+        assert detokenizer.push(id).text == ""
+    assert detokenizer.flush() == ""
+    assert detokenizer.stopped
+
+
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         Detokenizer(BYTE_LEVEL_BYTES, ["a", ""])
@@ -373,14 +391,17 @@ def test_an_empty_stop_string_is_refused() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(ids=small_ids, stops=stop_lists)
-def test_a_second_life_goes_on_with_the_next_character(ids: list[int], stops: list[str]) -> None:
+@given(ids=small_ids, stops=stop_lists, least=st.integers(0, 6))
+def test_a_second_life_goes_on_with_the_next_character(
+    ids: list[int], stops: list[str], least: int
+) -> None:
     for name in ("llama", "gemma"):
-        whole = joined(BYTES[name], ids, stops)
+        only = Detokenizer(BYTES[name], stops, min_tokens=least)
+        whole = "".join(only.push(id).text for id in ids) + only.flush()
         for cut in range(len(ids) + 1):
-            first = Detokenizer(BYTES[name], stops)
+            first = Detokenizer(BYTES[name], stops, min_tokens=least)
             seen = "".join(first.push(id).text for id in ids[:cut])
-            second = Detokenizer(BYTES[name], stops, generated=ids[:cut])
+            second = Detokenizer(BYTES[name], stops, generated=ids[:cut], min_tokens=least)
             assert second.stopped is first.stopped
             assert second.emitted_chars == len(seen)
             rest = "".join(second.push(id).text for id in ids[cut:]) + second.flush()

@@ -1,0 +1,119 @@
+"""Live: an unfinished request, from the engine's point of view."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from engine.guides import Guides
+from engine.logits import SampleRow
+from engine.request import InvalidParam
+from engine.submission import Detail, Submission, TokenLogprobs
+from engine.text import Detokenizer, TokenBytes
+
+
+@dataclass(slots=True)
+class Read:
+    """What a sampled token means for its request: new text, and whether it ends it."""
+
+    live: "Live"
+    token: int
+    text: str
+    stop: bool
+
+
+@dataclass(slots=True)
+class Live:
+    """One request; ``row.generated`` is ``generated``, which grows with each step.
+
+    Attributes:
+        submitted_at: monotonic seconds.
+        started: some step has computed something of it.
+        queued_s: how long it waited for that, until that has been told.
+        prompt: log-probabilities of the prompt from its second token on, as far as they
+            are known; None if nobody asked for them, or they have been told.
+    """
+
+    key: str
+    row: SampleRow
+    generated: list[int]
+    text: Detokenizer
+    submitted_at: float
+    started: bool = False
+    queued_s: float | None = None
+    prompt: list[TokenLogprobs] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        submission: Submission,
+        seed: int,
+        eos: frozenset[int],
+        token_bytes: TokenBytes,
+        guides: Guides | None,
+        now: float,
+    ) -> Self:
+        """Begin a request, or go on with one; what was generated is replayed silently.
+
+        Raises:
+            InvalidParam: its grammar is none, or there are no guides.
+        """
+        params, generated = submission.params, list(submission.generated)
+        matcher = None
+        if params.grammar is not None:
+            if guides is None:
+                raise InvalidParam("grammar", params.grammar, "None in an engine without guides")
+            matcher = guides.matcher(params.grammar, generated)
+        stop_tokens = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos)
+        row = SampleRow(params, seed, submission.prompt, generated, stop_tokens, matcher)
+        text = Detokenizer(token_bytes, params.stop, generated, params.min_tokens)
+        scored = params.prompt_logprobs is not None and not generated
+        return cls(submission.key, row, generated, text, now, prompt=[] if scored else None)
+
+    @property
+    def prompt_top(self) -> int | None:
+        """Likeliest tokens to tell with each of the prompt that is computed now."""
+        return None if self.prompt is None else self.row.params.prompt_logprobs
+
+    def start(self, now: float) -> bool:
+        """Note that a step computes something of it; return whether it is the first."""
+        if self.started:
+            return False
+        self.started = True
+        self.queued_s = now - self.submitted_at
+        return True
+
+    def score(self, start: int, told: list[TokenLogprobs]) -> None:
+        """Keep what a chunk from position ``start`` says of the prompt's next tokens.
+
+        A prompt is computed from its first token, and from there again after a preemption.
+        """
+        if self.prompt is not None:
+            self.prompt[start:] = told
+
+    def read(self, token: int) -> Read:
+        """Make text of a token and find out whether it ends the answer."""
+        self.generated.append(token)
+        if token in self.row.stop_tokens:
+            # Its own text is not part of the answer; what was held back is.
+            return Read(self, token, self.text.flush(), stop=True)
+        matcher = self.row.matcher
+        if matcher is not None:
+            matcher.push(token)
+        delta = self.text.push(token)
+        if matcher is not None and matcher.finished:
+            return Read(self, token, delta.text + self.text.flush(), stop=True)
+        return Read(self, token, delta.text, delta.stopped)
+
+    def detail(self, told: TokenLogprobs | None = None, moved: bool = False) -> Detail | None:
+        """What there is to say beside tokens and text; each thing is said once.
+
+        Args:
+            told: how likely the new token was, if that was asked for.
+            moved: there is a new token, so the prompt has been computed to its end.
+        """
+        queued_s, self.queued_s = self.queued_s, None
+        prompt: tuple[TokenLogprobs | None, ...] = ()
+        if moved and self.prompt is not None:
+            prompt, self.prompt = (None, *self.prompt), None
+        if queued_s is None and told is None and not prompt:
+            return None
+        return Detail(queued_s, () if told is None else (told,), prompt)

@@ -1,0 +1,155 @@
+"""What a request makes of its row of logits before a token is chosen from it.
+
+In this order: repetition, frequency and presence penalty, bias, then what may not be
+chosen at all: tokens that would end an answer too early, and those that its grammar does
+not allow.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.guides import Matcher
+from engine.request import SamplingParams
+
+_Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """What the choice of one token depends on, besides the logits.
+
+    Attributes:
+        params: what the request asked for; ``params.seed`` is not read.
+        seed: any integer, of which the low 64 bits count.
+        prompt: token ids of the prompt.
+        generated: token ids produced so far, those produced elsewhere included; how many
+            there are is the position of the draw.
+        stop_tokens: tokens that end the request: not before it has ``params.min_tokens``.
+        matcher: knows which tokens its grammar allows after ``generated``; None: all.
+    """
+
+    params: SamplingParams
+    seed: int
+    prompt: Sequence[int]
+    generated: Sequence[int]
+    stop_tokens: Collection[int] = ()
+    matcher: Matcher | None = None
+
+    @property
+    def banned(self) -> Collection[int]:
+        """The stop tokens while it is too early for them, else nothing."""
+        return self.stop_tokens if len(self.generated) < self.params.min_tokens else ()
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether it changes its logits at all."""
+        params = self.params
+        return (
+            params.repetition_penalty != 1
+            or params.frequency_penalty != 0
+            or params.presence_penalty != 0
+            or params.logit_bias != ()
+            or params.min_tokens > len(self.generated)
+            or self.matcher is not None
+        )
+
+
+def adjusted(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+    """The logits that tokens are chosen from: a copy if any row changes its own.
+
+    Args:
+        logits: float32 [rows, vocab], as the model gave them; not changed.
+        rows: what goes with each row.
+    """
+    copied = False
+    for i, row in enumerate(rows):
+        if not row.adjusts:
+            continue
+        if not copied:
+            logits, copied = logits.clone(), True
+        _penalise(logits[i], row)
+        _add_bias(logits[i], row.params)
+        _mask(logits[i], row)
+    return logits
+
+
+def largest(logits: Tensor, count: int, least: float) -> Tensor:
+    """Ids of the ``count`` largest logits, ascending; of equal ones those with lower ids.
+
+    Args:
+        logits: one row, [vocab].
+        count: at least 1.
+        least: the smallest of those logits.
+    """
+    kept = (logits >= least).nonzero().squeeze(1)
+    surplus = kept.numel() - count
+    if surplus == 0:
+        return kept
+    tied = (logits[kept] == least).nonzero().squeeze(1)
+    stays = torch.ones_like(kept, dtype=torch.bool)
+    stays[tied[-surplus:]] = False
+    return kept[stays]
+
+
+def _penalise(values: Tensor, row: SampleRow) -> None:
+    params, generated = row.params, _ids(row.generated)
+    repetition, frequency, presence = (
+        params.repetition_penalty,
+        params.frequency_penalty,
+        params.presence_penalty,
+    )
+    if repetition != 1:
+        seen, _ = _counted(np.concatenate((_ids(row.prompt), generated)), values.device)
+        old = values[seen]
+        values[seen] = torch.where(old > 0, old / repetition, old * repetition)
+    if frequency != 0 or presence != 0:
+        seen, counts = _counted(generated, values.device)
+        values[seen] -= counts * frequency + presence
+
+
+def _add_bias(values: Tensor, params: SamplingParams) -> None:
+    if params.logit_bias:
+        tokens, biases = zip(*params.logit_bias, strict=True)
+        values[torch.tensor(tokens, device=values.device)] += torch.tensor(
+            biases, dtype=torch.float32, device=values.device
+        )
+
+
+def _mask(values: Tensor, row: SampleRow) -> None:
+    banned = row.banned
+    if row.matcher is not None:
+        allowed = torch.from_numpy(_allowed(row.matcher, banned, values.numel()))
+        values.masked_fill_(~allowed.to(values.device), -math.inf)
+    elif banned:
+        values[torch.tensor([*banned], device=values.device)] = -math.inf
+
+
+def _allowed(
+    matcher: Matcher, banned: Collection[int], vocab: int
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which tokens may be chosen, [vocab]: where it is over, a grammar wins over ``banned``."""
+    words = matcher.mask().astype("<i4", copy=False)
+    allowed = np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab].view(np.bool_)
+    if banned:
+        others = allowed.copy()
+        others[[*banned]] = False
+        if others.any():
+            return others
+    return allowed
+
+
+def _ids(tokens: Sequence[int]) -> _Ids:
+    # numpy reads a list several times as fast as torch does, and an array at once.
+    return np.asarray(tokens, dtype=np.int64)
+
+
+def _counted(ids: _Ids, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The distinct ids, ascending, and how often each occurs: int64 [distinct] both."""
+    seen, counts = np.unique(ids, return_counts=True)
+    return torch.from_numpy(seen).to(device), torch.from_numpy(counts).to(device)
