@@ -66,6 +66,7 @@ class EventStream:
         self._heads: dict[int, str] = {}
         self._end = _end("null" if call.terms.include_usage else None)
         self._tail = _NOTHING_MORE + self._end
+        self._text = self._shape.text
         self._text_tail = self._shape.after + self._tail
 
     def push(
@@ -85,6 +86,11 @@ class EventStream:
             logprobs: of the new tokens, if the client wants them; they do not wait for text.
             usage: the tokens so far, if the client wants them with each chunk.
         """
+        if finish is None and logprobs is None and usage is None and index in self._heads:
+            # What nearly every token is.
+            if not text:
+                return b""
+            return f"{self._heads[index]}{self._text}{compact(text)}{self._text_tail}".encode()
         shape, end, tail, text_tail = self._shape, self._end, self._tail, self._text_tail
         if usage is not None:
             end = _end(compact(usage.body()))

@@ -122,6 +122,56 @@ def test_a_models_name_is_escaped() -> None:
     assert sse.event({"model": 'a"\n\u2028b'}) == b'data: {"model":"a\\"\\n\\u2028b"}\n\n'
 
 
+LOGPROBS = {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{}], "text_offset": [0]}
+
+
+@pytest.mark.parametrize("prepare", [chat_call, completion_call])
+def test_log_probabilities_go_out_with_their_token_whether_its_text_does_or_not(
+    prepare: Any,
+) -> None:
+    stream = EventStream(prepare({"stream": True}))
+    pushes = [("", None), ("a", None), ("", FinishReason.STOP)]
+    out = b"".join(stream.push(0, text, end, LOGPROBS) for text, end in pushes)
+    choices = [chunk["choices"][0] for chunk in chunks_of(out + stream.end(Usage(1, 3)))]
+    with_text = [c for c in choices if c["logprobs"] is not None]
+    assert [c["logprobs"] for c in with_text] == [LOGPROBS] * 3
+    texts = [c["text"] if "text" in c else c["delta"]["content"] for c in with_text]
+    assert texts == ["", "a", ""]
+    assert [c["finish_reason"] for c in choices if c["logprobs"] is None][-1] == "stop"
+    assert all("finish_reason" in c for c in choices)
+
+
+@pytest.mark.parametrize("prepare", [chat_call, completion_call])
+@pytest.mark.parametrize("include", [True, False])
+def test_running_usage_stands_on_every_chunk(prepare: Any, include: bool) -> None:
+    options = {"include_usage": include, "continuous_usage_stats": True}
+    stream = EventStream(prepare({"stream": True, "stream_options": options}))
+    out = stream.push(0, "", None, None, Usage(2, 1)) + stream.push(0, "a", None, None, Usage(2, 2))
+    out += stream.push(0, "b", None, LOGPROBS, Usage(2, 3))
+    out += stream.push(0, "c", FinishReason.STOP, None, Usage(2, 4))
+    *chunks, last = chunks_of(out + stream.end(Usage(2, 4)))
+    seen = [chunk["usage"]["completion_tokens"] for chunk in (*chunks, last)]
+    assert seen == [1, 2, 3, 4, 4] + [4] * include
+    assert (last["choices"] == []) == include
+
+
+def test_the_tier_used_stands_on_every_chunk() -> None:
+    options = {"stream": True, "service_tier": "auto", "stream_options": {"include_usage": True}}
+    chunks = chunks_of(run(chat_call(options), [(0, "a")]))
+    assert [chunk["service_tier"] for chunk in chunks] == ["default"] * 4
+
+
+def test_each_choice_has_one_role_and_one_end() -> None:
+    chunks = chunks_of(run(chat_call({"stream": True, "n": 3}), [(2, "a"), (0, ""), (2, "b")]))
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    for index in range(3):
+        own = [choice for choice in choices if choice["index"] == index]
+        assert [choice["delta"].get("role") for choice in own].count("assistant") == 1
+        assert own[0]["delta"]["role"] == "assistant"
+        assert [choice["finish_reason"] for choice in own].count("stop") == 1
+        assert own[-1]["finish_reason"] == "stop"
+
+
 @given(steps=st.lists(st.tuples(st.integers(0, 2), TEXT), max_size=12), usage=st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_joined_deltas_are_the_text_of_each_choice(
