@@ -1,0 +1,208 @@
+"""Guidance: which tokens may come next if the answer is to match a grammar.
+
+llguidance does the work (an Earley parser over a lexer of regular-expression derivatives;
+github.com/guidance-ai/llguidance).  Here it is bound to one model: a mask as wide as its
+logits, all its end-of-sequence tokens, limits on what a grammar may cost.
+
+A matcher's state is a function of the grammar and the tokens alone, so a request that
+moves elsewhere goes on under the same masks once its tokens are replayed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits
+
+from engine.request import InvalidParam, require
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+    from transformers import PreTrainedTokenizerFast
+
+Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+_T = TypeVar("_T")
+
+# Characters.  A megabyte of schema takes llguidance over a second.
+MAX_GRAMMAR = 128 * 1024
+# Work for one mask, llguidance's units: about 14,000 a millisecond for the lexer and 20,000
+# for the parser.  The defaults would let one request hold up a step for 15 ms.
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,
+    step_lexer_fuel=100_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+
+
+class GuidanceError(RuntimeError):
+    """A matcher cannot go on: only its own request fails.
+
+    Attributes:
+        reason: what llguidance says: a limit was met, or a token was pushed that its mask
+            does not hold.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the grammar allows no going on: {self.reason}"
+
+
+def check_grammar(grammar: str) -> None:
+    """Check a grammar without a model; special tokens in it are not looked up.
+
+    Raises:
+        InvalidParam: ``grammar`` is none, cannot be met, or is too large.
+    """
+    _require_size(grammar)
+    check = LLMatcher.validate_grammar_with_warnings
+    try:
+        bad, messages = _guarded(lambda: check(grammar, limits=_LIMITS))
+    except GuidanceError as error:
+        raise _invalid(grammar, error.reason) from None
+    if bad:
+        raise _invalid(grammar, messages[0])
+
+
+class Guides:
+    """Makes the matchers of one model; shares what they know of its vocabulary.
+
+    Args:
+        tokenizer: the model's, a fast one.
+        vocab: width of the model's logits; may exceed the tokenizer's vocabulary.
+        eos_token_ids: tokens that end an answer; any of them may, where the grammar may end.
+    """
+
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerFast", vocab: int, eos_token_ids: Sequence[int]
+    ) -> None:
+        self._vocab = vocab
+        self._tokens = _tokens(tokenizer, vocab, eos_token_ids) if eos_token_ids else None
+
+    def matcher(self, grammar: str, generated: Sequence[int] = ()) -> "Matcher":
+        """Return a matcher at the start of ``grammar``, or after ``generated``.
+
+        Args:
+            grammar: as ``LLMatcher.grammar_from_json_schema`` and its kin return it.
+            generated: tokens of the answer that were made elsewhere.
+
+        Raises:
+            InvalidParam: the grammar is not one, cannot be met, or is too large;
+                ``generated`` does not match it; the model has no token to end with.
+        """
+        _require_size(grammar)
+        if self._tokens is None:
+            raise _invalid(grammar, "this model has no end-of-sequence token")
+        tokens = self._tokens
+        try:
+            inner = _guarded(lambda: LLMatcher(tokens, grammar, log_level=0, limits=_LIMITS))
+        except GuidanceError as error:
+            raise _invalid(grammar, error.reason) from None
+        if inner.is_error():
+            raise _invalid(grammar, inner.get_error())
+        matcher = Matcher(inner, tokens.vocab_size, self._vocab)
+        try:
+            for token in generated:
+                matcher.push(token)
+        except GuidanceError as error:
+            limit = f"tokens that match the grammar ({error.reason})"
+            raise InvalidParam("generated", len(generated), limit) from None
+        return matcher
+
+
+class Matcher:
+    """How far one answer has got in its grammar.  Made by :class:`Guides`; one thread at a time."""
+
+    __slots__ = ("_inner", "_mask", "_vocab")
+
+    def __init__(self, inner: LLMatcher, tokens: int, vocab: int) -> None:
+        self._inner = inner
+        self._vocab = vocab
+        # As wide as llguidance writes, which may be more than the logits are.
+        self._mask: Mask = np.zeros(_words(max(tokens, vocab)), dtype=np.int32)
+
+    def mask(self) -> Mask:
+        """Return the tokens that may come next; an end-of-sequence token where it may end.
+
+        Returns:
+            int32 [ceil(vocab / 32)]: bit t % 32 of word t // 32 is token t.  Overwritten by
+            the next call.
+
+        Raises:
+            GuidanceError: finding out takes more than one mask may cost.
+        """
+        mask = self._mask
+        mask.fill(0)
+        _guarded(lambda: self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes))
+        self._require_sound()
+        mask = mask[: _words(self._vocab)]
+        if self._vocab % 32:
+            mask[-1] &= (1 << self._vocab % 32) - 1
+        return mask
+
+    def push(self, token: int) -> None:
+        """Take the token that was chosen.
+
+        Raises:
+            GuidanceError: the grammar does not allow it here.
+        """
+        _guarded(lambda: self._inner.consume_token(token))
+        self._require_sound()
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end-of-sequence token may follow, or has followed."""
+        return bool(self._inner.is_stopped())
+
+    def _require_sound(self) -> None:
+        if self._inner.is_error():
+            raise GuidanceError(_sentence(self._inner.get_error()))
+
+
+def _tokens(
+    tokenizer: "PreTrainedTokenizerFast", vocab: int, eos_token_ids: Sequence[int]
+) -> "LLTokenizer":
+    # Here, not above: a gateway only checks grammars, and this imports transformers.
+    from llguidance.hf import from_tokenizer
+
+    width = max(vocab, len(tokenizer))
+    return from_tokenizer(tokenizer, n_vocab=width, eos_token=list(eos_token_ids))
+
+
+def _require_size(grammar: str) -> None:
+    limit = f"at most {MAX_GRAMMAR} characters"
+    require(len(grammar) <= MAX_GRAMMAR, "grammar", f"{len(grammar)} characters", limit)
+
+
+def _invalid(grammar: str, reason: str) -> InvalidParam:
+    shown = grammar if len(grammar) <= 200 else grammar[:200] + "…"
+    return InvalidParam("grammar", shown, f"one that can be enforced: {_sentence(reason)}")
+
+
+def _sentence(reason: str) -> str:
+    """llguidance's message without its report of the parser's state."""
+    return reason.split("\n<")[0].strip()
+
+
+def _guarded(work: Callable[[], _T]) -> _T:
+    """Do ``work`` in llguidance; a panic there, which is no Exception, becomes an error here.
+
+    Raises:
+        GuidanceError: it panicked.
+    """
+    try:
+        return work()
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise GuidanceError("it is too complex") from error
+
+
+def _words(bits: int) -> int:
+    return -(-bits // 32)
