@@ -1,22 +1,26 @@
 """One sequence on its way: placed, submitted, streamed, and placed again if a replica dies.
 
 The two rules that everything here serves: whatever happens, a ticket is given up exactly
-once; and what a client has been sent is never taken back or repeated.
+once; and what a client has been sent is never taken back or repeated. What has a time limit is
+given up when that has come, wherever it is then.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
+from deployments.attempt import Attempt
 from deployments.calls import detached
-from deployments.channel import Channel, Link, Listener, ReplicaLost
+from deployments.channel import Channel, Listener, ReplicaLost
 from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
-from deployments.metrics import Counts, priority_class
-from deployments.order import Failed, Order, Refused
+from deployments.metrics import Counts
+from deployments.order import END, Failed, Order, Refused
 from deployments.router_client import RouterClient
-from engine.submission import Submission
+from deployments.tally import Tally
+from deployments.timeline import UNTOLD, Timeline
+from engine.submission import EXPIRED, Detail
 from router.ticket import Ticket
 
 logger = logging.getLogger(__name__)
@@ -30,27 +34,10 @@ _LONGEST_PAUSE_S = 1.0
 _NOT_FOR_CLIENTS = frozenset({RefusalKind.ABANDONED, RefusalKind.NO_STREAM, RefusalKind.OTHER})
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One life of a sequence: a ticket, and what it led to.
-
-    Attributes:
-        ticket: held at the router from the first ``place`` on.
-        ended: done when the replica has sent the last event, or is lost.
-        link: to the replica that was asked to take the request.
-        submitting: the asking.
-        taken: the replica took it.
-    """
-
-    ticket: Ticket
-    ended: "asyncio.Future[None]"
-    taken: bool = False
-    link: Link | None = None
-    submitting: "asyncio.Task[Refusal | None] | None" = None
-
-
 class Sequence:
-    """An order being carried out: run it in a task of its own, cancel the task to drop it.
+    """An order being carried out: `start` it, and cancel its task to drop it.
+
+    Those that belong together are let in together before they start, see `deployments.group`.
 
     Invariant: at most one attempt lives; every attempt is given up exactly once.
 
@@ -61,6 +48,7 @@ class Sequence:
         counts: where to count.
         hold_s: how long replicas may be out of reach, one after the other, before it is refused.
         emit: called with each event; the last one has a finish reason, or is an error.
+        timeline: hears of its turns.
     """
 
     def __init__(
@@ -72,55 +60,121 @@ class Sequence:
         counts: Counts,
         hold_s: float,
         emit: Callable[[Event | Refused | Failed], None],
+        timeline: Timeline = UNTOLD,
     ) -> None:
         self._order = order
         self._info = info
         self._router = router
         self._channel = channel
-        self._counts = counts
+        self._tally = Tally(order, counts, timeline)
+        self._timer = asyncio.timeout(None)
         self._hold_s = hold_s
         self._emit = emit
         self._losses = 0
         self._misses = 0
         self._missing_since: float | None = None
-        self._moved = order.began
-        self._was_taken = False
         self._finished = False
         self._generated: list[int] = []
+        self._call = order.key
+        self._fields = {"request_id": order.request_id}  # of every log line
         self._attempts = 0
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in the whole deployment."""
+        return self._order.key
+
+    def ticket(self, call: str) -> Ticket:
+        """Return the ticket that is to be let in with others, before `start`.
+
+        From then on it is this sequence's to give up.
+
+        Args:
+            call: names all of them together.
+        """
+        self._call = call
+        return self._begin().ticket
+
+    def admitted(self) -> None:
+        """The ticket was let in: whatever becomes of the router, it has its place."""
+        if (attempt := self._attempt) is not None:
+            attempt.ticket = replace(attempt.ticket, again=True)
+
+    def turned_away(self, refusal: Refusal) -> Refused | Failed:
+        """The ticket was not let in; returns what to tell the client."""
+        error = self._refused(refusal)
+        if isinstance(error, Refused) and refusal.kind is RefusalKind.EXPIRED:
+            self._tally.expired(error.refusal.message)
+        self.drop()
+        return error
+
+    def drop(self) -> None:
+        """Give up what it holds, if it was never started or has ended."""
+        self._tally.aborted()
+        self._give_up(finished=False)
+
+    def start(self) -> "asyncio.Task[None]":
+        """Carry the order out in a task of its own, outside of the current request's context."""
+        task = detached(self.run())
+        # A task that is cancelled before its first step has no ``finally`` to run.
+        task.add_done_callback(lambda _: self.drop())
+        return task
 
     async def run(self) -> None:
         """Carry the order out, on as many replicas as it takes."""
         try:
-            while True:
-                try:
-                    attempt = await self._place()
-                    await attempt.ended
-                    return
-                except ReplicaLost as lost:
-                    await self._bear(lost)
+            async with self._timer:
+                self._wind()
+                await self._carry_out()
         except asyncio.CancelledError:
-            if not self._finished:  # else it has just ended by itself
-                self._counts.add("request_success_total", 1, (("finished_reason", "abort"),))
+            self._tally.aborted()
             raise
         except Refused as error:
-            self._emit(error)
+            self._turn_away(error)
         except Failed as error:
             self._fail(error)
         except Exception as error:
-            logger.exception("request %s: a bug", self._order.request_id)
-            self._fail(Failed(repr(error)))
+            if not self._timer.expired():
+                logger.exception("request %s: a bug", self._order.request_id, extra=self._fields)
+                self._fail(Failed(repr(error)))
+            elif not self._finished:
+                self._turn_away(self._expired())
         finally:
             self._give_up(finished=False)
 
-    async def _place(self) -> _Attempt:
+    async def _carry_out(self) -> None:
+        while True:
+            try:
+                attempt = await self._place()
+                await attempt.ended
+                return
+            except ReplicaLost as lost:
+                await self._bear(lost)
+
+    def _wind(self) -> None:
+        """Set the timer to the limit that holds now."""
+        if self._timer.expired():
+            return
+        left_s = self._order.left_s(bool(self._generated))
+        now = asyncio.get_running_loop().time()
+        self._timer.reschedule(None if left_s is None else now + left_s)
+
+    def _expired(self) -> Refused:
+        deadline = self._order.deadline(bool(self._generated))
+        limit = END if deadline is None else deadline[1]
+        return Refused(Refusal(RefusalKind.EXPIRED, message=limit))
+
+    async def _place(self) -> Attempt:
         """Find a replica that takes the request."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        attempt = self._attempt = _Attempt(self._ticket(), ended)
+        attempt = self._attempt or self._begin()
         bounced = False
         while True:
-            replica = await self._router.place(attempt.ticket, bounced=bounced)
+            left_s = self._order.left_s(bool(self._generated))
+            if left_s is not None and left_s <= 0:
+                raise self._expired()
+            ticket = replace(attempt.ticket, start_within_s=left_s)
+            replica = await self._router.place(ticket, bounced=bounced)
             if isinstance(replica, Refusal):
                 if not self._may_ask_again(replica):
                     raise self._refused(replica)
@@ -129,11 +183,12 @@ class Sequence:
                 continue
             if await self._submit(attempt, replica):
                 attempt.taken = True
-                self._taken()
+                self._misses, self._missing_since = 0, None
+                self._tally.taken()
                 return attempt
             bounced = True
 
-    async def _submit(self, attempt: _Attempt, replica: str) -> bool:
+    async def _submit(self, attempt: Attempt, replica: str) -> bool:
         """Ask the replica to take the request; False: it has no room after all.
 
         Raises:
@@ -144,15 +199,15 @@ class Sequence:
         if self._generated and link.info.fingerprint != self._info.fingerprint:
             raise Failed(f"replica {replica} computes with other numerics")
         self._info = link.info
-        key, order = attempt.ticket.id, self._order
+        key = attempt.ticket.id
         link.listen(key, self._listener(attempt))
-        generated = tuple(self._generated)
-        submission = Submission(
-            key, order.prompt, order.params, order.priority, order.arrival, generated
-        )
+        submission = self._order.submission(key, tuple(self._generated))
         # Not cancelled with the client: only when it has been answered is it known whether
         # there is something to abort.
-        attempt.link, attempt.submitting = link, detached(link.submit(submission))
+        attempt.link, attempt.submitting = (
+            link,
+            detached(link.submit(submission, self._order.traceparent)),
+        )
         # A replica that hangs never answers; others notice, and then the attempt has ended.
         await asyncio.wait((attempt.submitting, attempt.ended), return_when=asyncio.FIRST_COMPLETED)
         if not attempt.submitting.done():
@@ -169,18 +224,18 @@ class Sequence:
             return False
         raise self._refused(refusal)
 
-    def _listener(self, attempt: _Attempt) -> Listener:
+    def _listener(self, attempt: Attempt) -> Listener:
         def listen(event: Event | ReplicaLost) -> None:
             if attempt.ended.done():
                 return
             if isinstance(event, ReplicaLost):
                 attempt.ended.set_exception(event)
                 return
-            _, tokens, _, finish, error, _ = event
+            _, tokens, _, finish, error, detail = event
             if error is not None:
-                attempt.ended.set_exception(Failed(error))
+                attempt.ended.set_exception(self._expired() if error == EXPIRED else Failed(error))
                 return
-            self._note(tokens, finish)
+            self._note(tokens, finish, detail)
             self._emit(event)
             if finish is not None:
                 attempt.ended.set_result(None)
@@ -205,8 +260,10 @@ class Sequence:
         if self._losses > MAX_LOSSES:
             raise Failed(str(lost)) from lost
         reason = "drained" if lost.left else "lost"
-        self._counts.add("request_resumed_total", 1, (("reason", reason),))
-        logger.warning("request %s goes on elsewhere: %s", self._order.request_id, lost)
+        self._tally.resumed(reason)
+        logger.warning(
+            "request %s goes on elsewhere: %s", self._order.request_id, lost, extra=self._fields
+        )
 
     def _may_ask_again(self, refusal: Refusal) -> bool:
         """Whether a replica that it can go on with may come yet, though others serve."""
@@ -227,41 +284,34 @@ class Sequence:
         self._misses += 1
         await asyncio.sleep(pause)
 
+    def _turn_away(self, error: Refused) -> None:
+        if error.refusal.kind is RefusalKind.EXPIRED:
+            self._tally.expired(error.refusal.message)
+        self._emit(error)
+
     def _fail(self, error: Failed) -> None:
-        logger.error("request %s failed: %s", self._order.request_id, error)
-        self._counts.add("request_errors_total")
+        logger.error("request %s failed: %s", self._order.request_id, error, extra=self._fields)
+        self._tally.failed()
         self._emit(error)
 
     def _give_up(self, *, finished: bool) -> None:
         attempt, self._attempt = self._attempt, None
-        if attempt is None:
-            return
-        key = attempt.ticket.id
-        if attempt.link is not None:
-            attempt.link.forget(key)
-        if attempt.ended.done() and not attempt.ended.cancelled():
-            attempt.ended.exception()  # it may be that nobody waited for it yet
-        if attempt.link is None or attempt.submitting is None or finished:
-            self._router.release(key, finished=finished)
-        else:
-            detached(_withdraw(attempt.link, attempt.submitting, key, self._router))
+        if attempt is not None:
+            attempt.give_up(self._router, finished=finished)
 
-    def _ticket(self) -> Ticket:
-        order, block = self._order, self._info.block_tokens
+    def _begin(self) -> Attempt:
         again = self._attempts > 0
         # A new name for each life: a late report about an earlier one means nothing then.
-        key = f"{order.key}.{self._attempts}" if again else order.key
+        key = f"{self.key}.{self._attempts}" if again else self.key
         self._attempts += 1
-        now = len(order.prompt) + len(self._generated)
-        most = min(len(order.prompt) + order.params.max_tokens, self._info.max_model_len)
-        blocks_now = -(-now // block)
-        blocks_max = max(-(-most // block), blocks_now)
-        # What has begun goes on only where the same bits come out.
-        kind = self._info.fingerprint if self._generated else ""
-        return Ticket(key, order.priority, order.arrival, blocks_now, blocks_max, again, kind)
+        ticket = self._order.ticket(key, self._call, self._info, len(self._generated), again)
+        self._attempt = Attempt(ticket, asyncio.get_running_loop().create_future())
+        return self._attempt
 
     def _refused(self, refusal: Refusal) -> Refused | Failed:
-        self._counts.add("admission_rejections_total", 1, (("reason", refusal.kind.value),))
+        if refusal.kind is RefusalKind.EXPIRED:
+            return self._expired()
+        self._tally.refused(refusal.kind)
         if refusal.kind is RefusalKind.NO_REPLICA:
             return Refused(refusal)
         if self._generated:
@@ -270,43 +320,12 @@ class Sequence:
             return Failed(f"refused: {refusal}")
         return Refused(refusal)
 
-    def _taken(self) -> None:
-        self._misses, self._missing_since = 0, None
-        # Once, in whichever life; the first token may have come before this.
-        if self._was_taken:
-            return
-        self._was_taken = True
-        order = self._order
-        waited, labels = time.monotonic() - order.began, priority_class(order.priority)
-        self._counts.observe("request_queue_time_seconds", waited, labels)
-        self._counts.add("prompt_tokens_total", len(order.prompt))
-
-    def _note(self, tokens: tuple[int, ...], finish: str | None) -> None:
-        now = time.monotonic()
-        if tokens:
-            if self._generated:
-                each = (now - self._moved) / len(tokens)
-                self._counts.observe("inter_token_latency_seconds", each, times=len(tokens))
-            else:
-                self._counts.observe("time_to_first_token_seconds", now - self._order.began)
-            self._moved = now
-            self._generated += tokens
+    def _note(self, tokens: tuple[int, ...], finish: str | None, detail: Detail | None) -> None:
+        first = bool(tokens) and not self._generated
+        self._generated += tokens
+        self._tally.event(tokens, finish, detail)
+        if first:
+            self._wind()
         if finish is not None:
             self._finished = True
-            self._counts.add("request_success_total", 1, (("finished_reason", finish),))
-            self._counts.add("generation_tokens_total", len(self._generated))
-            self._counts.observe("e2e_request_latency_seconds", now - self._order.began)
             self._give_up(finished=True)
-
-
-async def _withdraw(
-    link: Link, submitting: "asyncio.Task[Refusal | None]", key: str, router: RouterClient
-) -> None:
-    """Abort a request that may still be on its way to the replica, then give its ticket up."""
-    try:
-        if await submitting is None:
-            await link.abort((key,))
-    except ReplicaLost:
-        pass  # and with it the request
-    finally:
-        router.release(key, finished=False)

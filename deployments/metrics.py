@@ -22,16 +22,18 @@ HISTOGRAMS: Final[Mapping[str, tuple[Sequence[float], str]]] = {
     "time_to_first_token_seconds": (_WAIT, "From a request's arrival to its first token."),
     "inter_token_latency_seconds": (_SHORT, "Between two tokens of a request."),
     "e2e_request_latency_seconds": (_LONG, "From a request's arrival to its last token."),
-    "request_queue_time_seconds": (_WAIT, "From a request's arrival to a replica's taking it."),
+    "request_queue_time_seconds": (_WAIT, "From a request's arrival to the first step for it."),
 }
 COUNTERS: Final[Mapping[str, str]] = {
     "request_success_total": "Requests that ended, by reason; abort: the client left.",
     "request_errors_total": "Requests that ended with an error.",
     "admission_rejections_total": "Requests turned away, by reason.",
+    "request_expired_total": "Requests given up at a time limit of theirs: first token or end.",
     "request_resumed_total": "Requests moved to another replica: theirs was lost, or drained.",
     "replicas_lost_total": "Replicas that were given up, by reason.",
     "prompt_tokens_total": "Tokens of the prompts taken.",
     "generation_tokens_total": "Tokens generated.",
+    "tenant_tokens_total": "Tokens of prompts and answers, by tenant.",
 }
 
 CLASSES: Final = ("high", "normal", "low")
@@ -39,6 +41,7 @@ CLASSES: Final = ("high", "normal", "low")
 KNOWN: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "request_success_total": ("finished_reason", ("stop", "length", "abort")),
     "admission_rejections_total": ("reason", ("busy", "no_replica")),
+    "request_expired_total": ("limit", ("first token", "end")),
     "request_resumed_total": ("reason", ("lost", "drained")),
     "replicas_lost_total": ("reason", ("dead", "unreachable", "silent", "stalled")),
     "request_queue_time_seconds": ("priority_class", CLASSES),
@@ -60,10 +63,14 @@ class Histogram:
 
 @dataclass(slots=True)
 class Counts:
-    """What was counted; cheap to pickle and to add to another."""
+    """What was counted; cheap to pickle and to add to another.
+
+    ``served`` is the tokens generated for each tenant, by which tenants share fairly.
+    """
 
     counters: dict[Series, int] = field(default_factory=dict)
     histograms: dict[Series, Histogram] = field(default_factory=dict)
+    served: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         """Raise a counter of ``COUNTERS``, or ``ALL_PREEMPTIONS``."""
@@ -84,6 +91,10 @@ class Counts:
         if now.preemptions > before.preemptions:
             self.add(ALL_PREEMPTIONS, now.preemptions - before.preemptions)
 
+    def serve(self, tenant: str, tokens: int) -> None:
+        """Count tokens that were generated for a tenant."""
+        self.served[tenant] = self.served.get(tenant, 0) + tokens
+
     def merge(self, other: "Counts") -> None:
         """Add what another counted."""
         for series, amount in other.counters.items():
@@ -94,15 +105,17 @@ class Counts:
                 ours = self.histograms[series] = Histogram([0] * len(theirs.counts))
             ours.counts = [a + b for a, b in zip(ours.counts, theirs.counts, strict=True)]
             ours.sum += theirs.sum
+        for tenant, tokens in other.served.items():
+            self.serve(tenant, tokens)
 
     def take(self) -> "Counts":
         """Return what was counted since the last ``take``, and begin anew."""
-        taken = Counts(self.counters, self.histograms)
-        self.counters, self.histograms = {}, {}
+        taken = Counts(self.counters, self.histograms, self.served)
+        self.counters, self.histograms, self.served = {}, {}, {}
         return taken
 
     def __bool__(self) -> bool:
-        return bool(self.counters or self.histograms)
+        return bool(self.counters or self.histograms or self.served)
 
 
 def priority_class(priority: int) -> Labels:

@@ -1,9 +1,16 @@
 """Order: one sequence to generate, and the two ways in which it can come to nothing."""
 
+import time
 from dataclasses import dataclass
+from typing import Final
 
-from deployments.messages import Refusal
+from deployments.messages import Refusal, ReplicaInfo
 from engine.request import SamplingParams
+from engine.submission import Submission
+from router.ticket import Ticket
+
+FIRST_TOKEN: Final = "first token"
+END: Final = "end"
 
 
 class Refused(Exception):
@@ -52,3 +59,63 @@ class Order:
     first_token_at: float | None = None
     end_at: float | None = None
     traceparent: str = ""
+
+    def deadline(self, begun: bool) -> tuple[float, str] | None:
+        """When it is given up and by which limit, the message of the refusal; None is never.
+
+        Args:
+            begun: it has its first token.
+        """
+        limits = [] if self.end_at is None else [(self.end_at, END)]
+        if self.first_token_at is not None and not begun:
+            limits.append((self.first_token_at, FIRST_TOKEN))
+        return min(limits, default=None)
+
+    def left_s(self, begun: bool) -> float | None:
+        """Seconds until it is given up, None for never; negative when that was to be before."""
+        deadline = self.deadline(begun)
+        return None if deadline is None else deadline[0] - time.monotonic()
+
+    def ticket(self, key: str, call: str, info: ReplicaInfo, generated: int, again: bool) -> Ticket:
+        """Return the ticket for one life of the sequence.
+
+        Args:
+            key: the life's own name.
+            call: the name of the HTTP request.
+            info: of the replicas.
+            generated: tokens that it has.
+            again: it had a place before.
+        """
+        now = len(self.prompt) + generated
+        most = min(len(self.prompt) + self.params.max_tokens, info.max_model_len)
+        blocks_now = -(-now // info.block_tokens)
+        return Ticket(
+            id=key,
+            priority=self.priority,
+            arrival=self.arrival,
+            blocks_now=blocks_now,
+            blocks_max=max(-(-most // info.block_tokens), blocks_now),
+            again=again,
+            # What has begun goes on only where the same bits come out.
+            kind=info.fingerprint if generated else "",
+            tenant=self.tenant,
+            cost=0 if again else len(self.prompt),
+            call=call,
+            start_within_s=self.left_s(generated > 0),
+        )
+
+    def submission(self, key: str, generated: tuple[int, ...]) -> Submission:
+        """Return what a replica is given for one life of the sequence, of this name."""
+        deadline = self.deadline(bool(generated))
+        start_by = None
+        if deadline is not None:
+            start_by = self.arrival + round(1000 * (deadline[0] - self.began))
+        return Submission(
+            key=key,
+            prompt=self.prompt,
+            params=self.params,
+            priority=self.priority,
+            arrival=self.arrival,
+            generated=generated,
+            start_by=start_by,
+        )

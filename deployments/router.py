@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unav
 from deployments.metrics import Counts
 from deployments.pending import Call, Pending, refusal_of
 from router.core import RouterConfig, RouterCore
-from router.errors import Busy, NeverFitsAnywhere, NoReplica, UnknownTicket
+from router.errors import Busy, NeverFitsAnywhere, NoReplica, TenantBusy, TenantRate, UnknownTicket
 from router.report import Report
 from router.ticket import Decision, Lost, Ticket
 
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 TICK_S = 1.0
 SETTLE_HEARTBEATS = 2.0
 """A new router places nothing until the replicas had so long to report to it."""
+JOIN_S = 10.0
+"""Tickets that were let in together and that nobody asks for are given up after this long."""
 
 
 @dataclass(slots=True)
@@ -102,17 +104,34 @@ class Router:
 
         When the call is cancelled, the ticket is given up.
         """
+        joined = self._pending.join(ticket.id)
+        if joined is not None:
+            return await self._decision(ticket.id, joined)
         if self._closed and not ticket.again and ticket.id not in self._pending:
             return unavailable(self._rng)
-        self._lookout.asked()
-        self._ask_for_replicas()
         call = self._pending.ask(gateway, ticket.id)
-        try:
-            self._settle(self._core.acquire(ticket))
-        except (Busy, NoReplica, NeverFitsAnywhere) as error:
-            self._pending.forget(ticket.id)
-            return refusal_of(error)
+        if (refusal := self._acquire((ticket,))) is not None:
+            return refusal
         return await self._decision(ticket.id, call)
+
+    async def admit(self, gateway: str, tickets: Sequence[Ticket]) -> Refusal | None:
+        """Let in, or queue, tickets that belong together: all of them or, with a refusal, none.
+
+        The gateway then asks for each with ``acquire``, and until it has, nobody waits for them.
+        """
+        if self._closed and not any(ticket.again for ticket in tickets):
+            return unavailable(self._rng)
+        now = self._clock()
+        calls = [self._pending.ask(gateway, ticket.id, admitted_at=now) for ticket in tickets]
+        if (refusal := self._acquire(tickets)) is not None:
+            return refusal
+        answers = [call.decided.result() for call in calls if call.decided.done()]
+        refusals = [answer for answer in answers if isinstance(answer, Refusal)]
+        if not refusals:
+            return None
+        for ticket in tickets:
+            self._release(ticket.id, finished=False)
+        return refusals[0]
 
     async def bounced(self, gateway: str, ticket: Ticket) -> str | Refusal:
         """Place again, with its first arrival, a ticket that its replica had no room for."""
@@ -123,6 +142,12 @@ class Router:
             # The replica was lost meanwhile, or this is a new router. It had a place.
             return await self.acquire(gateway, replace(ticket, again=True))
         return await self._decision(ticket.id, call)
+
+    async def remember(self, gateway: str, tickets: Sequence[Ticket]) -> None:
+        """Hear which tickets a gateway holds, from one that has just found this router."""
+        self._core.remember(tickets)
+        for ticket in tickets:
+            self._pending.keep(gateway, ticket.id)
 
     async def release(self, tickets: Mapping[str, bool]) -> None:
         """Give up tickets in whatever state; True for one whose end was seen."""
@@ -173,6 +198,8 @@ class Router:
         """Add what a gateway counted since it last did."""
         self._counts.merge(counts)
         self._lookout.counted(counts)
+        if counts.served:
+            self._settle(self._core.served(counts.served))
 
     async def metrics(self, model: str) -> str:
         """Return the Prometheus page of the whole deployment.
@@ -239,6 +266,18 @@ class Router:
     def _vitals(self) -> dict[str, Vitals]:
         return {name: known.vitals for name, known in self._replicas.items()}
 
+    def _acquire(self, tickets: Sequence[Ticket]) -> Refusal | None:
+        """Ask the core, after the questions were noted; forget them again if it says no."""
+        self._lookout.asked()
+        self._ask_for_replicas()
+        try:
+            self._settle(self._core.acquire_all(tickets))
+        except (Busy, TenantBusy, TenantRate, NoReplica, NeverFitsAnywhere) as error:
+            for ticket in tickets:
+                self._pending.forget(ticket.id)
+            return refusal_of(error)
+        return None
+
     async def _decision(self, ticket: str, call: Call) -> str | Refusal:
         try:
             return await call.decided
@@ -284,7 +323,7 @@ class Router:
             self._lookout.changed()
         self._placed.pop(replica, None)
         for ticket in lost.tickets:
-            self._pending.forget(ticket)
+            self._pending.lose(ticket)
         if not self._replicas:
             self._first_replica.clear()
             # With nobody waiting, an autoscaler may have let the last one go.
@@ -333,6 +372,8 @@ class Router:
         if not self._settled and not self._core.settling and self._replicas:
             self._settled = True
             self._tell(frozenset(self._replicas))
+        for ticket in self._pending.not_joined(self._clock() - JOIN_S):
+            self._release(ticket, finished=False)
         for replica in self._core.silent():
             self._give_up(replica, "silent")
         demand = self._lookout.look(self._core.gauges())

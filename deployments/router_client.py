@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -56,12 +56,16 @@ class RouterClient:
         self._down_since: float | None = time.monotonic()
         self._handle = plain
         self._acquire = plain.options(method_name="acquire")
+        self._admit = plain.options(method_name="admit")
         self._bounced = plain.options(method_name="bounced")
         self._lost = plain.options(method_name="lost")
         self._release = plain.options(method_name="release")
+        self._remember = plain.options(method_name="remember")
         self._session = plain.options(method_name="session", stream=True)
+        self._live: dict[str, Ticket] = {}
+        self._met = False
         self._released: dict[str, bool] = {}
-        self._releasing: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     async def place(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
         """Return the replica to go to, or why there is none; cancelling gives the ticket up.
@@ -69,25 +73,59 @@ class RouterClient:
         While there is no router, a new ticket is held or refused at once, and one that is held
         has its place: a new router's "full" would come when its stream has long begun.
         """
+        asked = time.monotonic()
+
+        def question(again: bool) -> Any:
+            if bounced and not again:
+                return self._bounced.remote(self._gateway, ticket)
+            return self._acquire.remote(self._gateway, _again(ticket, asked) if again else ticket)
+
+        self._live[ticket.id] = ticket
         if self._down_since is None or ticket.again or bounced:
-            return await self._ask(ticket, bounced=bounced)
-        if self._held >= self._max_held:
+            return await self._ask(question)
+        return await self._hold(1, question)
+
+    async def admit(self, tickets: Sequence[Ticket]) -> Refusal | None:
+        """Let in tickets that belong together, all of them or, with a refusal, none.
+
+        Each is then to be placed, with ``again``. Whoever is refused, or cancels this, has all
+        of them to release. While there is no router, they are held or refused together.
+        """
+        asked = time.monotonic()
+
+        def question(again: bool) -> Any:
+            mine = [_again(one, asked) for one in tickets] if again else list(tickets)
+            return self._admit.remote(self._gateway, mine)
+
+        self._live |= {ticket.id: ticket for ticket in tickets}
+        if self._down_since is None:
+            return await self._ask(question)
+        return await self._hold(len(tickets), question)
+
+    async def _hold(self, count: int, question: Callable[[bool], Any]) -> Any:
+        """Ask a router that is away for as many new requests, unless too many do already."""
+        if self._held + count > self._max_held:
             return replace(
                 self.nobody(), kind=RefusalKind.BUSY, current=self._held, limit=self._max_held
             )
-        self._held += 1
+        self._held += count
         try:
-            return await self._ask(replace(ticket, again=True), bounced=False)
+            return await self._ask(lambda _: question(True))
         finally:
-            self._held -= 1
+            self._held -= count
 
-    async def _ask(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
-        method = self._bounced if bounced else self._acquire
-        asked = time.monotonic()
+    async def _ask(self, question: Callable[[bool], Any]) -> Any:
+        """Ask until a router answers, but not for longer than one is waited for.
+
+        Args:
+            question: makes the call; told whether it was made before, and its tickets so have
+                places already.
+        """
+        asked, again = time.monotonic(), False
         while not self._given_up(asked):
-            response: Any = method.remote(self._gateway, ticket)
+            response = question(again)
             try:
-                answer: str | Refusal = await self._while_up(answer_of(response), asked)
+                answer = await self._while_up(answer_of(response), asked)
                 if not _abandoned(answer):
                     return answer
             except asyncio.CancelledError:
@@ -96,7 +134,7 @@ class RouterClient:
             except Gone:
                 response.cancel()
             await asyncio.sleep(ROUTER_RETRY_S)
-            method, ticket = self._acquire, replace(ticket, again=True)
+            again = True
         return self.nobody()
 
     def _given_up(self, asked: float) -> bool:
@@ -131,9 +169,9 @@ class RouterClient:
 
     def release(self, ticket: str, *, finished: bool) -> None:
         """Give up a ticket, soon; several go in one message."""
+        self._live.pop(ticket, None)
         self._released[ticket] = finished
-        if self._releasing is None or self._releasing.done():
-            self._releasing = detached(self._send_releases())
+        self._tell_soon()
 
     async def lost(self, replica: str, *, certain: bool) -> None:
         """Say that a replica cannot be reached, or is certain to be dead."""
@@ -199,23 +237,48 @@ class RouterClient:
         session: Any = self._session.remote(self._gateway)
         try:
             async for word in session:
+                if self._down_since is not None and self._live:
+                    self._met = True
+                    self._tell_soon()
                 self._down_since = None
                 self._on_word(word)
         finally:
             if self._down_since is None:
                 self._down_since = time.monotonic()
 
-    async def _send_releases(self) -> None:
-        while self._released:
-            released, self._released = self._released, {}
-            call: Any = self._release.remote(released)
+    def _tell_soon(self) -> None:
+        if self._telling is None or self._telling.done():
+            self._telling = detached(self._tell())
+
+    async def _tell(self) -> None:
+        """Say which tickets are held and which were given up, one message after the other.
+
+        So none that was given up is among those that a later message says are held.
+        """
+        while self._met or self._released:
+            met, self._met = self._met, False
+            released: dict[str, bool] = {}
+            if met:
+                call: Any = self._remember.remote(self._gateway, list(self._live.values()))
+            else:
+                released, self._released = self._released, {}
+                call = self._release.remote(released)
             try:
                 await answer_of(call)
             except Gone:
                 # It may be the connection that failed, and the router know the tickets still; a
                 # new router passes them over. A ticket is never used again after its release.
+                self._met |= met
                 self._released = released | self._released
                 await asyncio.sleep(ROUTER_RETRY_S)
+
+
+def _again(ticket: Ticket, asked: float) -> Ticket:
+    """The ticket as it is asked for once more: its time to start runs since ``asked``."""
+    within = ticket.start_within_s
+    if within is not None:
+        within = max(0.0, within - (time.monotonic() - asked))
+    return replace(ticket, again=True, start_within_s=within)
 
 
 async def _soon(call: Any) -> Any:
@@ -231,6 +294,6 @@ async def _soon(call: Any) -> Any:
         raise Gone(f"no answer in {ANSWER_S:g} s") from None
 
 
-def _abandoned(answer: str | Refusal) -> bool:
+def _abandoned(answer: object) -> bool:
     """Whether the router gave the ticket up by itself: it had lost sight of this process."""
     return isinstance(answer, Refusal) and answer.kind is RefusalKind.ABANDONED

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from engine.rank import SchedPolicy
+from router.tenants import Terms
 
 _NOT_NEGATIVE = (
     "aging_ms",
@@ -33,7 +34,9 @@ class RouterConfig:
         admission_preemption: levels of priority by which a ticket that fits nowhere must exceed
             a request that runs, to be placed where it will preempt it; 0 is off. Without effect
             under FCFS.
-        retry_min_s, retry_max_s: limits of every Retry-After.
+        tenants: those that are told apart; nobody, and nothing is counted, if empty.
+        fair_tenants: they share the replicas by weight; otherwise the rank alone decides.
+        retry_min_s, retry_max_s: limits of every Retry-After, but for what is known exactly.
         no_replica_retry_s: about when to come back while no replica serves.
 
     Raises:
@@ -49,6 +52,8 @@ class RouterConfig:
     suspect_after_s: float = 2.0
     lost_after_s: float = 15.0
     admission_preemption: int = 0
+    tenants: tuple[Terms, ...] = ()
+    fair_tenants: bool = True
     retry_min_s: float = 1.0
     retry_max_s: float = 60.0
     no_replica_retry_s: float = 5.0

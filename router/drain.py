@@ -71,3 +71,8 @@ def spread(seconds: float, least: float, most: float, rng: Random) -> float:
     """
     middle = min(max(seconds, least / (1 - _JITTER)), most / (1 + _JITTER))
     return min(max(middle * rng.uniform(1 - _JITTER, 1 + _JITTER), least), most)
+
+
+def no_earlier(seconds: float, least: float, rng: Random) -> float:
+    """Move ``seconds``, or ``least`` if that is more, later at random, by up to a half."""
+    return max(seconds, least) * rng.uniform(1.0, 1 + 2 * _JITTER)

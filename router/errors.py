@@ -25,6 +25,50 @@ class Busy(RouterError):
         return f"{self.queued} of {self.limit} places in the queue are taken"
 
 
+class TenantBusy(RouterError):
+    """The tenant has as many requests under way as it may (HTTP 429).
+
+    Attributes:
+        retry_after: seconds after which one of them has probably ended, spread like that of
+            `Busy`.
+        tenant: its name.
+        in_flight: requests that it has under way.
+        limit: how many it may have.
+    """
+
+    def __init__(self, retry_after: float, tenant: str, in_flight: int, limit: int) -> None:
+        super().__init__(retry_after, tenant, in_flight, limit)
+        self.retry_after = retry_after
+        self.tenant = tenant
+        self.in_flight = in_flight
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"tenant {self.tenant!r} has {self.in_flight} of {self.limit} requests under way"
+
+
+class TenantRate(RouterError):
+    """The tenant has used the tokens that it may in a minute (HTTP 429).
+
+    Attributes:
+        retry_after: seconds after which it may use as many as this request needs, if it uses
+            none in the meantime; spread, but never less than that.
+        tenant: its name.
+        tokens: tokens that the request needs to begin.
+        limit: tokens a minute.
+    """
+
+    def __init__(self, retry_after: float, tenant: str, tokens: int, limit: int) -> None:
+        super().__init__(retry_after, tenant, tokens, limit)
+        self.retry_after = retry_after
+        self.tenant = tenant
+        self.tokens = tokens
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"tenant {self.tenant!r} has used its {self.limit} tokens a minute"
+
+
 class NoReplica(RouterError):
     """No replica serves and none is expected (HTTP 503).
 
@@ -55,6 +99,23 @@ class NeverFitsAnywhere(RouterError):
 
     def __str__(self) -> str:
         return f"the request needs up to {self.blocks} blocks; the largest replica has {self.total}"
+
+
+class Expired(RouterError):
+    """The request was not placed within the time in which it was to start (HTTP 504).
+
+    Attributes:
+        waited_s: how long it has waited.
+        limit_s: how long it was to wait at most.
+    """
+
+    def __init__(self, waited_s: float, limit_s: float) -> None:
+        super().__init__(waited_s, limit_s)
+        self.waited_s = waited_s
+        self.limit_s = limit_s
+
+    def __str__(self) -> str:
+        return f"not placed within {self.limit_s:g} s; it has waited {self.waited_s:g} s"
 
 
 class UnknownTicket(RouterError):

@@ -1,8 +1,12 @@
 """Gauges: a snapshot of the router for metrics, health and autoscaling."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from router.account import Account
+from router.queue import Entry, TicketQueue
+from router.tenants import Tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,4 +139,36 @@ def replica_gauges(account: Account, now: float) -> ReplicaGauges:
         grants=account.grants,
         leaving=figures.leaving,
         unreachable=account.unreachable,
+    )
+
+
+def priority_gauges(waiting: Iterable[Entry], now: float) -> tuple[PriorityGauges, ...]:
+    """Count those that wait, by priority."""
+    since: dict[int, list[float]] = {}
+    for entry in waiting:
+        since.setdefault(entry.ticket.priority, []).append(entry.since)
+    return tuple(
+        PriorityGauges(priority, len(times), now - min(times))
+        for priority, times in sorted(since.items(), reverse=True)
+    )
+
+
+def tenant_gauges(tenants: Tenants, queue: TicketQueue) -> tuple[TenantGauges, ...]:
+    """Read each tenant's part; O(tenants + queue)."""
+    queued = Counter(entry.ticket.tenant for entry in queue)
+    figures = tenants.figures()
+    weights = sum(terms.weight for terms, in_flight, _ in figures if in_flight)
+    return tuple(
+        TenantGauges(
+            tenant=terms.name,
+            weight=terms.weight,
+            share=terms.weight / weights if in_flight else 0.0,
+            queued=queued[terms.name],
+            in_flight=in_flight,
+            max_in_flight=terms.max_in_flight,
+            tokens_total=tokens,
+            tokens_per_minute=terms.tokens_per_minute,
+            virtual_time=queue.virtual(terms.name),
+        )
+        for terms, in_flight, tokens in figures
     )

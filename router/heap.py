@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-Key = TypeVar("Key", bound=tuple[int, ...])
+Key = TypeVar("Key", bound=tuple[float, ...])
 
 _SLACK = 64
 

@@ -22,15 +22,25 @@ class Entry:
     rank: Rank
     since: float
 
+    @property
+    def deadline(self) -> float | None:
+        """When, on the router's clock, it is not to be placed any more; None is never."""
+        within = self.ticket.start_within_s
+        return None if within is None else self.since + within
+
 
 class TicketQueue:
-    """Entries by rank; cancelling one is O(1), putting one in O(log n)."""
+    """Entries by rank; cancelling one is O(1), putting one in O(log n).
 
-    __slots__ = ("_entries", "_order")
+    Invariant: those of the entries that have a deadline are in ``_deadlines``, soonest first.
+    """
+
+    __slots__ = ("_deadlines", "_entries", "_order")
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._order: LazyHeap[Rank] = LazyHeap()
+        self._deadlines: LazyHeap[tuple[float, int]] = LazyHeap()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -46,15 +56,35 @@ class TicketQueue:
         """Add an entry whose ticket is not in the queue."""
         self._entries[entry.ticket.id] = entry
         self._order.put(entry.ticket.id, entry.rank)
+        if (deadline := entry.deadline) is not None:
+            self._deadlines.put(entry.ticket.id, (deadline, entry.rank.serial))
 
     def head(self) -> Entry | None:
         """The entry that goes first, or None."""
         ticket_id = self._order.peek()
         return None if ticket_id is None else self._entries[ticket_id]
 
+    def charge(self, tenant: str, tokens: int) -> None:
+        """Count tokens that a tenant was served: here the rank alone decides."""
+
+    def virtual(self, tenant: str) -> float:
+        """What the tenant was served, where that counts; 0 here."""
+        return 0.0
+
     def take(self, ticket_id: str) -> Entry | None:
         """Remove and return the ticket's entry, or None when it does not wait here."""
         entry = self._entries.pop(ticket_id, None)
         if entry is not None:
             self._order.discard(ticket_id)
+            self._deadlines.discard(ticket_id)
         return entry
+
+    def take_expired(self, now: float) -> Entry | None:
+        """Remove and return an entry whose deadline has come, or None when there is none."""
+        ticket_id = self._deadlines.peek()
+        if ticket_id is None:
+            return None
+        deadline = self._entries[ticket_id].deadline
+        if deadline is None or deadline > now:
+            return None
+        return self.take(ticket_id)

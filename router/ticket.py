@@ -6,7 +6,7 @@ Tokens never come here: a ticket says how urgent a request is and how much memor
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from router.errors import NeverFitsAnywhere, NoReplica
+from router.errors import Busy, Expired, NeverFitsAnywhere, NoReplica, TenantBusy, TenantRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Ticket:
         again: the request had a place before (replica lost, router restarted), so it is
             not turned away by a full queue.
         tenant: whom the work is for; tenants share fairly. All the same one by default.
-        cost: tokens that are charged to the tenant when it is placed: those to be computed
-            before the first new one.
+        cost: tokens that are charged to the tenant when it is placed, those of the prompt. 0 for
+            a request that goes on elsewhere: its tenant has paid, and did not break the replica.
         call: the request that it is a part of, with others of the same name; empty if it is
             one by itself.
-        start_within_s: seconds, from the acquire on, after which it is not to be placed any
-            more; None is never.
+        start_within_s: seconds, from its first acquire on, after which it is not to be placed
+            any more; None is never.
 
     Raises:
         ValueError: unless 1 <= blocks_now <= blocks_max.
@@ -62,12 +62,16 @@ class Placement:
     replica: str
 
 
+No: TypeAlias = Busy | TenantBusy | TenantRate | Expired | NoReplica | NeverFitsAnywhere
+"""All that a ticket can meet instead of a replica."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A ticket that waited has left the queue, since what is known of the replicas changed."""
+    """A ticket that waited has left the queue: its time is over, or the replicas have changed."""
 
     ticket: str
-    error: NoReplica | NeverFitsAnywhere
+    error: No
 
 
 Decision: TypeAlias = Placement | Refusal
@@ -80,7 +84,7 @@ class Lost:
     Attributes:
         replica: its name.
         tickets: ids whose grants were dropped, oldest first. They are not queued again by
-            themselves: their owners know how far they got, and acquire again.
+            themselves: their owners know how far they got, release them and acquire again.
         decisions: about tickets that waited.
     """
 

@@ -67,7 +67,8 @@ class FakeReplica:
     def forget(self, key: str) -> None:
         self.listeners.pop(key, None)
 
-    async def submit(self, submission: Submission) -> Refusal | None:
+    async def submit(self, submission: Submission, traceparent: str = "") -> Refusal | None:
+        self.traceparent = traceparent
         if self.gate is not None:
             await self.gate.wait()
         await asyncio.sleep(0)
@@ -170,7 +171,7 @@ async def test_a_calm_life() -> None:
     ]
     # 5 tokens now and 13 at most, in blocks of 4.
     (ticket, bounced), *_ = router.placed
-    assert (ticket, bounced) == (Ticket("k", 2, 1000, 2, 4), False)
+    assert (ticket, bounced) == (Ticket("k", 2, 1000, 2, 4, cost=5, call="k"), False)
     assert run.counted("request_success_total", finished_reason="length") == 1
     assert run.counted("request_success_total", finished_reason="abort") == 0
 
