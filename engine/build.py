@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from engine.blocks import FreeListBlocks, blocks_for
 from engine.engine import Engine
@@ -230,11 +230,11 @@ def _num_blocks(
     return config.num_blocks
 
 
-def _guides(tokenizer: PreTrainedTokenizerBase, info: ModelInfo) -> Guides:
+def _guides(tokenizer: PreTrainedTokenizerFast, info: ModelInfo) -> Guides:
     # Here, since most engines never need the library behind it, nor its tables.
-    from engine import guidance
+    from engine.guidance import Guides as GrammarGuides
 
-    return guidance.Guides(tokenizer, info.vocab_size, info.eos_token_ids)
+    return GrammarGuides(tokenizer, info.vocab_size, info.eos_token_ids)
 
 
 def _fingerprint(

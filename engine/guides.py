@@ -8,13 +8,12 @@ import numpy as np
 
 
 class Matcher(Protocol):
-    """Where one answer stands in its grammar.
+    """Where one answer stands in its grammar."""
 
-    Attributes:
-        finished: nothing may follow; the answer ends without another step.
-    """
-
-    finished: bool
+    @property
+    def finished(self) -> bool:
+        """Whether nothing may follow: the answer ends without another step."""
+        ...
 
     def mask(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Return which tokens may come next; asking changes nothing.

@@ -60,7 +60,7 @@ class Live:
         matcher = None
         if params.grammar is not None:
             if guides is None:
-                raise InvalidParam("grammar", params.grammar, "None in an engine without guides")
+                raise InvalidParam("grammar", "one", "None in an engine without guides")
             matcher = guides.matcher(params.grammar, generated)
         stop_tokens = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos)
         row = SampleRow(params, seed, submission.prompt, generated, stop_tokens, matcher)

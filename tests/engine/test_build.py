@@ -1,14 +1,17 @@
 """engine.build: an engine from settings, or one clear line why not."""
 
+import re
 from pathlib import Path
 
 import pytest
 import transformers
+from llguidance import LLMatcher
 
 from engine.build import EngineConfig, EngineInfo, build_engine
 from engine.model_info import ModelNotFound
-from engine.request import InvalidParam, SamplingParams
+from engine.request import FinishReason, InvalidParam, SamplingParams
 from engine.submission import StepReport, Submission
+from tests.engine.rig import Inbox
 
 
 def build(folder: Path, **settings: object) -> EngineInfo:
@@ -26,6 +29,48 @@ def test_a_built_engine_generates(tiny_model_dir: Path) -> None:
     while engine.keys():
         engine.step()
     assert sum(len(delta.tokens) for report in reports for delta in report.deltas) == 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_built_engine_keeps_answers_to_their_grammars(
+    tiny_model_dir: Path, temperature: float
+) -> None:
+    """With random weights: preempted, moved, and beside one that is free."""
+    grammar = LLMatcher.grammar_from_regex(r"(yes|no|maybe), [0-9]{4}!")
+    inbox = Inbox()
+    config = EngineConfig(
+        model=str(tiny_model_dir), num_blocks=8, threads=1, max_num_seqs=1, admission_preemption=2
+    )
+    engine, _ = build_engine(config, inbox)
+    params = SamplingParams(max_tokens=40, temperature=temperature, seed=4, grammar=grammar)
+    free = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
+
+    def run(steps: int = 1000) -> None:
+        while engine.keys() and steps:
+            engine.step()
+            steps -= 1
+
+    engine.submit(Submission("whole", (5, 6, 7), params))
+    run()
+    said, tokens = inbox.text("whole"), inbox.tokens("whole")
+    assert re.fullmatch(r"(yes|no|maybe), \d{4}!", said)
+    assert inbox.of("whole")[-1].finish is FinishReason.STOP
+    assert len(tokens) == len(said), "no end token is needed where nothing else may follow"
+    for made in (1, 5):
+        engine.submit(Submission(f"{made}", (5, 6, 7), params, generated=tuple(tokens[:made])))
+        run(steps=2)
+        engine.submit(Submission(f"urgent{made}", (5, 6, 7), free, priority=9))
+        run()
+        assert inbox.tokens(f"{made}") == tokens[made:]
+    assert engine.stats().admission_preemptions == 2
+
+
+def test_a_built_engine_refuses_what_is_no_grammar(tiny_model_dir: Path) -> None:
+    config = EngineConfig(model=str(tiny_model_dir), num_blocks=8, threads=1)
+    engine, _ = build_engine(config, lambda report: None)
+    with pytest.raises(InvalidParam, match=r"^grammar must be"):
+        engine.submit(Submission("a", (5, 6), SamplingParams(grammar="{")))
+    assert engine.keys() == ()
 
 
 def test_admission_preemption_reaches_the_scheduler(tiny_model_dir: Path) -> None:

@@ -106,5 +106,19 @@ def test_bad_arguments_name_the_field_the_value_and_the_limit(llm: LLM) -> None:
         llm.generate(["a", "b"], GREEDY, priority=[1])
 
 
+def test_a_completion_has_the_log_probabilities_that_were_asked_for(llm: LLM) -> None:
+    asked = SamplingParams(temperature=0.0, max_tokens=12, logprobs=2, prompt_logprobs=0)
+    told, plain = llm.generate([france(llm)] * 2, [asked, GREEDY], progress=False)
+    assert (plain.logprobs, plain.prompt_logprobs) == ([], [])
+    assert (told.text, told.token_ids) == (plain.text, plain.token_ids)
+    assert [one.token for one in told.logprobs] == told.token_ids
+    assert all(one.top[0] == (one.token, one.logprob) for one in told.logprobs), "it is greedy"
+    assert all(-20 < one.logprob <= 0 for one in told.logprobs)
+    prompt = told.prompt_logprobs
+    assert prompt[0] is None
+    assert [one.token for one in prompt[1:] if one] == told.prompt_token_ids[1:]
+    assert llm.generate(france(llm), asked, progress=False) == [told]
+
+
 def test_no_prompts_give_no_answers(llm: LLM) -> None:
     assert llm.generate([], GREEDY, progress=False) == []

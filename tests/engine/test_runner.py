@@ -8,6 +8,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     PretrainedConfig,
@@ -102,6 +103,49 @@ def test_a_family_gives_transformers_own_logits_and_greedy_tokens(config: Pretra
     batch = runner.prepare(scheduler.schedule(), scheduler)
     everywhere = dataclasses.replace(batch, wanted=list(range(len(prompts[0]))))
     torch.testing.assert_close(runner.forward(everywhere), logits, rtol=1e-4, atol=1e-4)
+
+
+def test_logits_that_a_family_scales_are_scaled_for_any_rows_at_any_time() -> None:
+    """The model's own way from hidden states to logits, and not its last layer alone."""
+    config = GraniteConfig(**SIZES, head_dim=8, logits_scaling=8.0)
+    tokens = [3, 1, 4, 1, 5, 9, 2]
+    with torch.no_grad():
+        expected = random_model(config)(torch.tensor([tokens])).logits[0]
+    runner = runner_of(random_model(config))
+    scheduler = Scheduler(
+        SchedulerConfig(max_seqs=1, max_batch_tokens=64, max_model_len=64),
+        FreeListBlocks(8, range(8)),
+    )
+    scheduler.add(Request(tokens, 1))
+    hidden = runner.hidden(runner.prepare(scheduler.schedule(), scheduler))
+    logits = runner.logits(hidden, range(len(tokens)))
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    for rows in ([6], [0, 2], [5, 4, 3]):
+        assert torch.equal(runner.logits(hidden, rows), logits[rows])
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 20])
+def test_rows_of_a_prompt_are_scored_by_the_tokens_that_follow_them(chunk: int) -> None:
+    """Each once, the last of a chunk by one of the next chunk, the last of all by none."""
+    runner = runner_of(random_model(FAMILIES[0]))
+    scheduler = Scheduler(
+        SchedulerConfig(max_seqs=2, max_batch_tokens=64, max_model_len=64),
+        FreeListBlocks(8, range(8)),
+        Chunked(chunk),
+    )
+    scheduler.add(Request([7] * 5, 9))
+    id = scheduler.add(Request([1, 2, 3, 4, 5], 9, generated=[6, 7]))
+    targets: list[int] = []
+    for _ in range(5):
+        plan = scheduler.schedule()
+        batch = runner.prepare(plan, scheduler, {id: 2})
+        for part in batch.scored:
+            assert batch.segments[part.segment].length >= len(part.targets)
+            assert batch.tokens[part.row] == len(targets) + 1
+            targets.extend(part.targets)
+        rows = [piece.id for piece in plan.prefill if piece.last] + list(plan.decode)
+        scheduler.on_step([StepOutput(row, 8) for row in rows])
+    assert targets == [2, 3, 4, 5]
 
 
 def test_a_step_that_only_fills_caches_returns_no_logits() -> None:
