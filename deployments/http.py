@@ -1,12 +1,14 @@
 """The HTTP application: which path leads where."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
+from deployments.dashboard import page
 from deployments.openai import chat, completions
+from deployments.openai import tokenize as tokens
 from deployments.openai.call import Call
 from deployments.openai.errors import install_error_handlers
 from deployments.tracing import Tracing
@@ -19,6 +21,14 @@ class Endpoints(Protocol):
     async def generate(self, request: Request, prepare: Callable[..., Call]) -> Response: ...
 
     async def models(self, request: Request) -> Response: ...
+
+    async def tokenize(
+        self, request: Request, work: Callable[..., dict[str, Any]]
+    ) -> Response: ...
+
+    async def version(self, request: Request) -> Response: ...
+
+    async def document(self) -> Response: ...
 
     async def health(self) -> Response: ...
 
@@ -62,6 +72,22 @@ def build_http(
     async def models(request: Request) -> Response:
         return await gateway.models(request)
 
+    @app.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        return await gateway.tokenize(request, tokens.tokenize)
+
+    @app.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        return await gateway.tokenize(request, tokens.detokenize)
+
+    @app.get("/version")
+    async def version(request: Request) -> Response:
+        return await gateway.version(request)
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return await gateway.document()
+
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         return await gateway.health()
@@ -73,5 +99,14 @@ def build_http(
     @app.get("/load")
     async def load(request: Request) -> Response:
         return await gateway.load(request)
+
+    # Open to all, since there is nothing in it: what it shows comes from /load.
+    @app.get("/dashboard")
+    async def dashboard() -> Response:
+        return page("index.html")
+
+    @app.get("/dashboard/{name}")
+    async def dashboard_file(name: str) -> Response:
+        return page(name)
 
     return app

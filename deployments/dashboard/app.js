@@ -1,0 +1,68 @@
+// Asks for /load once a second while somebody looks, and shows it.
+
+import { History } from "./history.js";
+import { render, state } from "./view.js";
+
+const EVERY_MS = 1000;
+const PATIENCE_MS = 5000;
+const KEY = "tidegate-key";
+
+const history = new History();
+let timer = null;
+let asking = false;
+
+async function ask() {
+  const key = sessionStorage.getItem(KEY);
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  return fetch("load", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+}
+
+async function look() {
+  const answer = await ask();
+  if (answer.status === 401) {
+    const given = sessionStorage.getItem(KEY);
+    sessionStorage.removeItem(KEY);
+    state("key", given ? "that key is not right" : "a key is needed");
+    if (given) document.getElementById("key").select();
+    return false;
+  }
+  if (answer.status === 503) {
+    state("away", "the router is being restarted");
+    return true;
+  }
+  if (!answer.ok) throw new Error(`${answer.status}`);
+  history.add(performance.now() / 1000, await answer.json());
+  render(history.moments);
+  state("live", "live");
+  return true;
+}
+
+/** Look now, and again in a second; stop while nobody looks, or a key is needed. */
+async function run() {
+  clearTimeout(timer);
+  if (asking || document.visibilityState !== "visible") return;
+  asking = true;
+  let again = true;
+  try {
+    again = await look();
+  } catch {
+    state("away", "the server does not answer");
+  } finally {
+    asking = false;
+  }
+  if (again) timer = setTimeout(run, EVERY_MS);
+}
+
+document.addEventListener("visibilitychange", run);
+document.getElementById("sort").addEventListener("change", () => {
+  if (history.moments.length) render(history.moments);
+});
+document.getElementById("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = document.getElementById("key");
+  sessionStorage.setItem(KEY, field.value);
+  field.value = "";
+  run();
+});
+
+run();
