@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from engine.failures import Failures
 from engine.guides import Guides
 from engine.invariants import check_invariants
-from engine.live import Live, Read
-from engine.request import FinishReason, Request, StepOutput, Token
+from engine.live import Live, Read, prompt_tops
+from engine.request import FinishReason, StepOutput, Token
 from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerStats
@@ -104,13 +104,6 @@ class Engine:
         params, now = submission.params, self._monotonic()
         seed = self._rng.getrandbits(63) if params.seed is None else params.seed
         live = Live.of(submission, seed, self._eos, self._token_bytes, self._guides, now)
-        request = Request(
-            prompt=list(submission.prompt),
-            max_tokens=params.max_tokens,
-            priority=submission.priority,
-            arrival=submission.arrival,
-            generated=live.generated,
-        )
         with self._changed:
             if self._failure is not None:
                 raise EngineFailed(repr(self._failure))
@@ -118,7 +111,7 @@ class Engine:
                 raise EngineFailed("it was stopped")
             if submission.key in self._ids:
                 raise DuplicateKey(submission.key)
-            id = self._scheduler.add(request)
+            id = self._scheduler.add(submission.request())
             if not self._live and not self._stepping:
                 self._moved_at = self._monotonic()
             if submission.start_by is not None:
@@ -206,11 +199,11 @@ class Engine:
             ids = [*(chunk.id for chunk in plan.prefill), *plan.decode]
             ending = [*(chunk.id for chunk in plan.prefill if chunk.last), *plan.decode]
             live = {id: self._live[id] for id in ids}
-            batch = self._runner.prepare(plan, self._scheduler, _prompt_tops(live))
+            batch = self._runner.prepare(plan, self._scheduler, prompt_tops(live))
             self._begin(live)
-            report = StepReport(tuple(expired), self._scheduler.stats())
+            stats = self._scheduler.stats()
         if expired:
-            self._on_step(report)
+            self._on_step(StepReport(tuple(expired), stats))
         if not ids:  # everything was aborted or over before this step could plan it
             return StepResult({}, {})
         result = self._executor.run(batch, ids, [live[id].row for id in ending])
@@ -301,8 +294,3 @@ class Engine:
             self._on_step(report)
         except Exception:
             logger.exception("nobody hears of the engine's end")
-
-
-def _prompt_tops(live: dict[int, Live]) -> dict[int, int]:
-    """For each request whose prompt is to be scored, the likeliest tokens to tell."""
-    return {id: top for id, one in live.items() if (top := one.prompt_top) is not None}

@@ -1,5 +1,6 @@
 """Live: an unfinished request, from the engine's point of view."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -117,3 +118,8 @@ class Live:
         if queued_s is None and told is None and not prompt:
             return None
         return Detail(queued_s, () if told is None else (told,), prompt)
+
+
+def prompt_tops(live: Mapping[int, Live]) -> dict[int, int]:
+    """For each request whose prompt is to be scored, the likeliest tokens to tell."""
+    return {id: top for id, one in live.items() if (top := one.prompt_top) is not None}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from engine.request import FinishReason, SamplingParams, require
+from engine.request import FinishReason, Request, SamplingParams, require
 from engine.scheduler_config import SchedulerStats
 
 
@@ -28,6 +28,16 @@ class Submission:
     arrival: int | None = None
     generated: tuple[int, ...] = ()
     start_by: int | None = None
+
+    def request(self) -> Request:
+        """What the scheduler needs to know of it."""
+        return Request(
+            prompt=list(self.prompt),
+            max_tokens=self.params.max_tokens,
+            priority=self.priority,
+            arrival=self.arrival,
+            generated=list(self.generated),
+        )
 
     def check_ids(self, vocab: int) -> None:
         """Check that all tokens, those of the parameters too, are below ``vocab``.
