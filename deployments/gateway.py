@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Self
+from importlib.metadata import version
+from typing import Any, Final, Self, TypeVar
 
 from fastapi import FastAPI, Request
 from ray import serve
@@ -29,6 +30,7 @@ from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import Counts
 from deployments.openai.body import check_key, read_limited
 from deployments.openai.call import Call, Job
+from deployments.openai.document import document
 from deployments.openai.length import longest_token
 from deployments.openai.served import Served
 from deployments.openai.sse import HEADERS, MEDIA_TYPE
@@ -48,6 +50,8 @@ _SHORT_BODY: Final = 2048
 _ID_SHOWN: Final = 128  # characters of a request's id that are logged
 
 Prepare = Callable[..., Call]
+Work = Callable[..., dict[str, Any]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +128,7 @@ class Gateway:
     async def generate(self, request: Request, prepare: Prepare) -> Response:
         """Answer a chat or completions request."""
         arrived = _Arrival.of(request)
-        check_key(request.headers, self._config.key)
-        limit = self._config.max_body_bytes
-        body = await read_limited(request.stream(), request.headers, limit)
+        body = await self._read(request)
         served = self._served
         # What is wrong with a request is said though no replica is there yet.
         call = await self._prepare(prepare, body, request)
@@ -191,6 +193,21 @@ class Gateway:
             raise api_error(Refused(self._router.nobody())) from None
         return JSONResponse(load, headers={"Cache-Control": "no-store"})
 
+    async def tokenize(self, request: Request, work: Work) -> Response:
+        """Answer a request that needs the tokenizer alone."""
+        body = await self._read(request)
+        return JSONResponse(await self._off_loop(work, body, self._tokenizer, self._served))
+
+    async def version(self, request: Request) -> Response:
+        """Return the version of this software."""
+        check_key(request.headers, self._config.key)
+        return JSONResponse({"version": version("tidegate")})
+
+    async def document(self) -> Response:
+        """Return the OpenAPI document."""
+        locked = self._config.key is not None
+        return JSONResponse(document(self._served, version("tidegate"), locked))
+
     # ---- what they need ---------------------------------------------------------------
 
     async def _replica_info(self) -> ReplicaInfo:
@@ -209,8 +226,19 @@ class Gateway:
             self._served = replace(self._served, max_model_len=room)
         return self._info
 
+    async def _read(self, request: Request) -> bytes:
+        """Return the body of a request whose key is right.
+
+        Raises:
+            ApiError: it is not (401), or the body cannot be taken (413, 415).
+        """
+        check_key(request.headers, self._config.key)
+        limit = self._config.max_body_bytes
+        return await read_limited(request.stream(), request.headers, limit)
+
     async def _prepare(self, prepare: Prepare, body: bytes, request: Request) -> Call:
-        arguments = (
+        return await self._off_loop(
+            prepare,
             body,
             request.headers,
             self._tokenizer,
@@ -218,10 +246,13 @@ class Gateway:
             self._rng,
             time.time(),
         )
+
+    async def _off_loop(self, work: Callable[..., T], body: bytes, *arguments: Any) -> T:
+        """Do what may take as long as tokenising a body, without holding up others."""
         if len(body) <= _SHORT_BODY:
-            return prepare(*arguments)
+            return work(body, *arguments)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, prepare, *arguments)
+        return await loop.run_in_executor(self._pool, work, body, *arguments)
 
     def _sequence(
         self, terms: Terms, arrived: _Arrival, info: ReplicaInfo, job: Job, emit: Emit

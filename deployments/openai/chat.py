@@ -1,7 +1,7 @@
 """POST /v1/chat/completions: messages in, one assistant's turn out."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -13,6 +13,7 @@ from deployments.openai.errors import BadRequest
 from deployments.openai.jobs import jobs_of, require_choices
 from deployments.openai.length import require_possible
 from deployments.openai.logprobs import ChatLedger
+from deployments.openai.message import Message
 from deployments.openai.models import ChatRequest, validated
 from deployments.openai.served import Served
 from deployments.openai.terms import Terms
@@ -87,7 +88,7 @@ def prepare(
     request = validated(ChatRequest, fields)
     terms = Terms.of(request, headers, served)
     require_choices(1, request, served)
-    prompt = tuple(_tokens(request, tokenizer, served))
+    prompt = tuple(tokens_of(request.messages, tokenizer, served))
     return ChatCall(
         id=new_id("chatcmpl", rng),
         created=int(now),
@@ -98,14 +99,34 @@ def prepare(
     )
 
 
-def _tokens(request: ChatRequest, tokenizer: ChatTokenizer, served: Served) -> list[int]:
+def tokens_of(
+    messages: Sequence[Message],
+    tokenizer: ChatTokenizer,
+    served: Served,
+    *,
+    add_generation_prompt: bool = True,
+    add_special_tokens: bool = False,
+) -> list[int]:
+    """Return the tokens of a conversation, as the model's chat template spells it.
+
+    Args:
+        messages: at least one.
+        tokenizer: of the served model.
+        served: bounds the length.
+        add_generation_prompt: end with the beginning of an assistant's turn.
+        add_special_tokens: add the tokenizer's own, though the template writes all that the
+            model was trained with: a second beginning-of-sequence token, mostly.
+
+    Raises:
+        BadRequest: there is no template, it refuses the messages, or they are too long.
+    """
     if not tokenizer.chat_template:
         raise BadRequest("The model has no chat template; use /v1/completions.", "messages")
     try:
         text = tokenizer.apply_chat_template(
-            [message.for_template() for message in request.messages],
+            [message.for_template() for message in messages],
             tokenize=False,
-            add_generation_prompt=True,
+            add_generation_prompt=add_generation_prompt,
         )
     except TemplateError as error:
         # Templates refuse what the model was not trained on, e.g. two user turns in a row.
@@ -113,6 +134,4 @@ def _tokens(request: ChatRequest, tokenizer: ChatTokenizer, served: Served) -> l
             f"The model's chat template refuses the messages: {error}.", "messages"
         ) from None
     require_possible(text, served, "messages")
-    # The template writes all special tokens itself: adding the tokenizer's own would
-    # give a second beginning-of-sequence token.
-    return tokenizer.encode(text, add_special_tokens=False)
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens)

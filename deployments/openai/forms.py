@@ -1,7 +1,9 @@
 """The forms in which clients spell a field, each brought to one."""
 
 import re
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from deployments.validation import kind_of, show
 from engine.request import is_int, is_number
@@ -14,6 +16,23 @@ MAX_LOGPROBS = 20
 _ID = re.compile(r"0|[1-9][0-9]{0,18}")
 
 Prompt = str | tuple[int, ...]
+
+_Text = Annotated[str, Field(min_length=1)]
+_Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+# What clients may write, for the OpenAPI document.
+StopInput = _Text | Annotated[list[_Text], Field(max_length=MAX_STOPS)]
+PromptInput = (
+    _Text
+    | Annotated[list[_Text], Field(min_length=1)]
+    | _Ids
+    | Annotated[list[_Ids], Field(min_length=1)]
+)
+BiasInput = dict[
+    Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$")],
+    Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)],
+]
+LogprobsInput = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | Literal[False] | None
 
 
 def stops(value: object) -> tuple[str, ...]:

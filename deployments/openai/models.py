@@ -47,11 +47,11 @@ class GenerationRequest(Wire):
     repetition_penalty: float = Field(default=1.0, ge=0.001, le=1000)
     logit_bias: Annotated[
         tuple[tuple[int, float], ...],
-        PlainValidator(forms.biases, json_schema_input_type=dict[str, float]),
+        PlainValidator(forms.biases, json_schema_input_type=forms.BiasInput),
     ] = ()
     seed: int | None = Field(default=None, ge=-(2**SEED_BITS), le=2**SEED_BITS - 1)
     stop: Annotated[
-        tuple[str, ...], PlainValidator(forms.stops, json_schema_input_type=str | list[str])
+        tuple[str, ...], PlainValidator(forms.stops, json_schema_input_type=forms.StopInput)
     ] = ()
     stop_token_ids: list[int] = Field(default_factory=list)
     ignore_eos: bool = False
@@ -148,14 +148,12 @@ class CompletionRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(default=None, ge=0)
     prompt: Annotated[
         tuple[Prompt, ...],
-        PlainValidator(
-            forms.prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]
-        ),
+        PlainValidator(forms.prompts, json_schema_input_type=forms.PromptInput),
     ]
     best_of: int | None = None
     echo: bool = False
     logprobs: Annotated[
-        int | None, PlainValidator(forms.logprobs, json_schema_input_type=int | bool | None)
+        int | None, PlainValidator(forms.logprobs, json_schema_input_type=forms.LogprobsInput)
     ] = None
 
     @field_validator("best_of")
@@ -174,7 +172,7 @@ class CompletionRequest(GenerationRequest):
         return self.echo
 
 
-RequestT = TypeVar("RequestT", bound=GenerationRequest)
+RequestT = TypeVar("RequestT", bound=Wire)
 
 
 def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:

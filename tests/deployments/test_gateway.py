@@ -4,125 +4,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import httpx
 import pytest
 
-from deployments import gateway as module
-from deployments.calls import Gone
-from deployments.config import ServeConfig
-from deployments.gateway import Gateway
-from deployments.http import build_http
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
-from deployments.metrics import Counts
+from tests.deployments.house import INFO, House, error, open_house
 
-INFO = ReplicaInfo(fingerprint="f", block_tokens=4, total_blocks=20, max_model_len=128)
 BODY = {"prompt": "abc", "max_tokens": 3, "ignore_eos": True}
 
 
-class FakeRouter:
-    """Stands for the `RouterClient`."""
-
-    def __init__(self) -> None:
-        self.well = True
-        self.gone = False
-        self.answer: str | Refusal = Refusal(RefusalKind.BUSY, retry_after=2.5)
-        self.counts = Counts()
-        self.released: list[str] = []
-
-    async def describe(self) -> ReplicaInfo:
-        return INFO
-
-    async def healthy(self) -> bool:
-        return self.well
-
-    async def place(self, ticket: Any, *, bounced: bool) -> str | Refusal:
-        await asyncio.sleep(0)
-        return self.answer
-
-    def release(self, ticket: str, *, finished: bool) -> None:
-        self.released.append(ticket)
-
-    def nobody(self) -> Refusal:
-        return Refusal(RefusalKind.NO_REPLICA, retry_after=5.0)
-
-    async def count(self, counts: Counts) -> None:
-        await asyncio.sleep(0)
-        if self.gone:
-            raise Gone("restarting")
-        self.counts.merge(counts)
-
-    async def metrics(self, model: str) -> str:
-        if self.gone:
-            raise Gone("restarting")
-        return f"{sum(self.counts.counters.values())}\n"
-
-    async def keep_session(self) -> None:
-        await asyncio.Event().wait()
-
-
-class FakeLink:
-    """A replica that answers each request with two tokens."""
-
-    replica = "r"
-    info = INFO
-
-    def __init__(self) -> None:
-        self.listeners: dict[str, Any] = {}
-
-    def listen(self, key: str, listener: Any) -> None:
-        self.listeners[key] = listener
-
-    def forget(self, key: str) -> None:
-        self.listeners.pop(key, None)
-
-    async def submit(self, submission: Any) -> None:
-        loop, key = asyncio.get_running_loop(), submission.key
-        loop.call_soon(self.listeners[key], (key, (1,), "a", None, None, None))
-        loop.call_soon(self.listeners[key], (key, (2,), "b", "length", None, None))
-
-    async def abort(self, keys: Any) -> None:
-        pass
-
-
-class House:
-    def __init__(self, gateway: Gateway, http: httpx.AsyncClient, router: FakeRouter) -> None:
-        self.gateway = gateway
-        self.http = http
-        self.router = router
-
-
 @pytest.fixture
-async def house(monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path) -> AsyncIterator[House]:
-    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="g"))
-    router = FakeRouter()
-    link = FakeLink()
-
-    async def connect(replica: str) -> FakeLink:
-        return link
-
-    monkeypatch.setattr(module.serve, "get_replica_context", lambda: context)
-    monkeypatch.setattr(module, "RouterClient", lambda *_: router)
-    monkeypatch.setattr(
-        module, "HandleChannel", lambda *_: SimpleNamespace(connect=connect, heed=None)
-    )
-    none: Any = None
-    config = ServeConfig(model=str(tiny_model_dir), served_model_name="m")
-    gateway = Gateway(config, none, none)
-    transport = httpx.ASGITransport(build_http(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-        yield House(gateway, http, router)
-    for task in gateway._background:
-        task.cancel()
-
-
-def error(answer: httpx.Response) -> dict[str, Any]:
-    (name,) = answer.json()
-    assert name == "error"
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-    return dict(answer.json()["error"])
+async def house(tiny_model_dir: Path) -> AsyncIterator[House]:
+    async with open_house(tiny_model_dir) as house:
+        yield house
 
 
 async def test_ill_health_wears_the_envelope_and_says_when_to_come_back(house: House) -> None:

@@ -1,5 +1,6 @@
 """Log-probabilities as clients see them: names, bytes and places of tokens, and no infinity."""
 
+import itertools
 import json
 import math
 from typing import Any
@@ -176,7 +177,7 @@ def test_places_and_bytes_are_those_of_the_text_however_it_is_cut(
     completion, chat = CompletionLedger(NAMES, echo="éé"), ChatLedger(NAMES)
     offsets: list[int] = []
     raw: list[int] = []
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         for ledger in (completion, chat):
             ledger.add(told(tokens[begin:end]))
         lists, objects = completion.take(), chat.take()

@@ -1,0 +1,67 @@
+"""Tokens of texts and of conversations."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deployments.openai.errors import ApiError, BadRequest
+from deployments.openai.tokenize import detokenize, tokenize
+from tests.deployments.openai.wire import BOS, SERVED, ByteTokenizer
+
+
+class Both(ByteTokenizer):
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join("<s>" if id == BOS else chr(id) for id in token_ids)
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [chr(id) for id in ids]
+
+
+def tell(**fields: Any) -> dict[str, Any]:
+    return tokenize(json.dumps(fields).encode(), Both(), SERVED)
+
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def test_a_texts_tokens_are_those_that_a_completion_would_have() -> None:
+    assert tell(prompt="ab") == {"tokens": [BOS, 97, 98], "count": 3, "max_model_len": 100}
+    assert tell(prompt="ab", add_special_tokens=False)["tokens"] == [97, 98]
+    assert tell(prompt="", add_special_tokens=False)["count"] == 0
+    assert tell(prompt="ab", return_token_strs=True, add_special_tokens=False)["token_strs"] == [
+        "a",
+        "b",
+    ]
+
+
+def test_a_conversations_tokens_are_those_that_a_chat_would_have() -> None:
+    assert bytes(tell(messages=USER)["tokens"]) == b"u:hi;a:"
+    assert bytes(tell(messages=USER, add_generation_prompt=False)["tokens"]) == b"u:hi;"
+    assert tell(messages=USER, add_special_tokens=True)["tokens"][0] == BOS
+
+
+def test_special_tokens_show_again() -> None:
+    body = json.dumps({"tokens": [BOS, 97]}).encode()
+    assert detokenize(body, Both(), SERVED) == {"prompt": "<s>a"}
+    assert detokenize(b'{"tokens": []}', Both(), SERVED) == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"prompt": "a", "messages": USER}, {"messages": []}, {"prompt": ["a"]}]
+)
+def test_it_is_a_text_or_a_conversation(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        tell(**fields)
+
+
+def test_a_text_that_would_keep_a_core_busy_is_refused_unread() -> None:
+    served = replace(SERVED, longest_token=4)
+    for body in (
+        {"prompt": "x" * 1000},
+        {"messages": [{"role": "user", "content": "x" * 1000}]},
+    ):
+        with pytest.raises(ApiError, match="maximum context length"):
+            tokenize(json.dumps(body).encode(), Both(), served)
