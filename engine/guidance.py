@@ -108,6 +108,11 @@ class Guides:
             raise _invalid(grammar, inner.get_error())
         matcher = Matcher(inner, tokens.vocab_size, self._vocab)
         try:
+            # That a grammar has no text at all, as one that only calls itself, shows here.
+            matcher.mask()
+        except GuidanceError as error:
+            raise _invalid(grammar, error.reason) from None
+        try:
             for token in generated:
                 matcher.push(token)
         except GuidanceError as error:

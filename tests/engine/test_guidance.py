@@ -242,6 +242,12 @@ def test_a_bad_grammar_is_refused_alike_with_and_without_a_model(demo: Model, gr
         assert len(str(caught.value)) < 1_000
 
 
+def test_a_grammar_without_any_text_is_refused_before_it_runs(demo: Model) -> None:
+    with pytest.raises(InvalidParam) as caught:
+        demo.guides.matcher(of_schema({"$ref": "#"}))
+    assert caught.value.name == "grammar"
+
+
 def test_a_good_grammar_passes_the_check() -> None:
     for grammar in (of_schema(SCHEMA), of_regex("[a-z]+"), of_lark('start: "a" start | "b"')):
         check_grammar(grammar)
