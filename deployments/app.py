@@ -14,6 +14,7 @@ from deployments.autoscaling import autoscaling_config
 from deployments.config import ConfigError, ServeConfig
 from deployments.gateway import Gateway
 from deployments.gpus import await_gpus
+from deployments.keys import with_access
 from deployments.pinning import PinnedRequestRouter
 from deployments.replica import Replica
 from deployments.router import Router
@@ -40,24 +41,23 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
         args: settings of ``ServeConfig`` by name; for the API key the environment is asked too.
 
     Raises:
-        ConfigError: unknown setting or wrong value.
+        ConfigError: unknown setting or wrong value, also in the key file.
         RayServeException: the same, on a cluster; or it has too few GPUs.
     """
-    if isinstance(args, ServeConfig):
-        config = args
-    else:
-        try:
-            config = ServeConfig.of(args, os.environ)
-        except ConfigError as error:
-            if not ray.is_initialized():
-                raise
-            # Of any other error Serve thinks that trying again might help.
-            raise RayServeException(str(error)) from error
+    try:
+        config = args if isinstance(args, ServeConfig) else ServeConfig.of(args, os.environ)
+        config = with_access(config)
+    except ConfigError as error:
+        if isinstance(args, ServeConfig) or not ray.is_initialized():
+            raise
+        # Of any other error Serve thinks that trying again might help.
+        raise RayServeException(str(error)) from error
     if ray.is_initialized():
         await_gpus(config)
     inner = config.without_key()
     router = _router(config).bind(inner)
-    return _gateway(config).bind(config, router, _replica(config).bind(inner, router))
+    replicas = _replica(config).bind(inner.with_access(None), router)
+    return _gateway(config).bind(config, router, replicas)
 
 
 def _router(config: ServeConfig) -> serve.Deployment:

@@ -1,4 +1,4 @@
-"""The command line: ``tidegate serve`` and ``tidegate bench``."""
+"""The command line: ``tidegate serve``, ``tidegate top`` and ``tidegate bench``."""
 
 import argparse
 import importlib
@@ -13,11 +13,16 @@ from enum import StrEnum
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from rich.console import Console
+
+from deployments import top
 from deployments.closing import Closing
 from deployments.config import ConfigError, ServeConfig
 from deployments.failures import Broken, LaunchError
 from deployments.gpus import gpus_by_node, require_gpus
+from deployments.keys import with_access
 from deployments.launch import LocalCluster, left_open, require_port, run_app, url, wait_ready
+from deployments.settings import API_KEY_VARIABLE
 from engine.loader import resolve
 from engine.model_info import ModelError, model_info
 
@@ -50,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # By name: experiments stand above this package.
         return int(importlib.import_module("experiments.bench.command").main(arguments[1:]))
     options = parser().parse_args(arguments)
+    if options.command == "top":
+        return _top(options)
     settings = {k: v for k, v in vars(options).items() if k in ServeConfig.model_fields}
     try:
         code = serve(ServeConfig.of(settings, os.environ))
@@ -63,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser; ``serve`` has a flag for every setting of ``ServeConfig``."""
-    top = _Parser(prog="tidegate", description="Serve one language model from many replicas.")
-    top.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
-    commands = top.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    root = _Parser(prog="tidegate", description="Serve one language model from many replicas.")
+    root.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
+    commands = root.add_subparsers(dest="command", required=True, parser_class=_Parser)
     command = commands.add_parser("serve", help="serve a model until Ctrl-C")
     for name, field in ServeConfig.model_fields.items():
         text = (field.description or "").replace("%", "%%").replace("`", "")
@@ -75,7 +82,31 @@ def parser() -> argparse.ArgumentParser:
             flag = f"--{name.replace('_', '-')}"
             command.add_argument(flag, help=text, default=None, **_value(field.annotation))
     commands.add_parser("bench", help="measure the engine, the router and what HTTP costs")
-    return top
+    _add_top(commands.add_parser("top", help="watch a server: its replicas, queue and times"))
+    return root
+
+
+def _add_top(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--url", default="http://127.0.0.1:8000", help="the server's address")
+    command.add_argument("--api-key", help=f"its key; default: the variable {API_KEY_VARIABLE}")
+    command.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="N", help="seconds between two looks"
+    )
+    command.add_argument(
+        "--once", action="store_true", help="print what there is now and end; so it does in a pipe"
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"must be from 0.1 to 3600, not {text}")
+    return value
+
+
+def _top(options: argparse.Namespace) -> int:
+    key = options.api_key or os.environ.get(API_KEY_VARIABLE)
+    return top.run(top.Options(options.url, key, options.interval, options.once), Console())
 
 
 def serve(config: ServeConfig) -> int:
@@ -83,9 +114,10 @@ def serve(config: ServeConfig) -> int:
 
     Raises:
         ModelError: the model cannot be read.
-        ConfigError: the context asked for is longer than the model's.
+        ConfigError: the context asked for is longer than the model's, or the key file is wrong.
         LaunchError: something does not start, or Ray dies.
     """
+    config = with_access(config)
     _on_signals(_stop)
     try:
         _check_model(config)
@@ -142,7 +174,8 @@ def _serve_until_told(cluster: LocalCluster, config: ServeConfig) -> int:
 
 def greeting(config: ServeConfig, logs: str) -> str:
     """Return what is printed when everything runs: the address and a request to try."""
-    key = "" if config.key is None else ' -H "Authorization: Bearer $TIDEGATE_API_KEY"'
+    is_open = config.key is None and config.key_file is None
+    key = "" if is_open else ' -H "Authorization: Bearer $TIDEGATE_API_KEY"'
     body = f'{{"messages": [{{"role": "user", "content": "{_QUESTION}"}}], "temperature": 0}}'
     return (
         f"{config.name} is served at {url(config)}/v1  (logs: {logs}; Ctrl-C stops it)\n\n"

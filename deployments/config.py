@@ -7,9 +7,10 @@ one name, one default and one check.
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
-from pydantic import SecretStr, ValidationError, field_validator, model_validator
+from pydantic import PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 
 from deployments.settings import (
     API_KEY_VARIABLE,
@@ -23,6 +24,7 @@ from deployments.settings import (
     ObservationSettings,
     SchedulingSettings,
 )
+from deployments.tenant import Access
 from deployments.validation import explain
 
 # The router's and the engine's clocks tick in milliseconds of wall-clock time.
@@ -47,6 +49,8 @@ class ServeConfig(
 
     Make one with ``ServeConfig.of``, which turns what is wrong into one line.
     """
+
+    _access: Access | None = PrivateAttr(default=None)
 
     @field_validator("api_key")
     @classmethod
@@ -121,9 +125,24 @@ class ServeConfig(
             args["api_key"] = self.api_key.get_secret_value()
         return args
 
+    def with_access(self, access: Access | None) -> Self:
+        """Return the configuration with what its key file says."""
+        copy = self.model_copy()
+        copy._access = access
+        return copy
+
     def without_key(self) -> Self:
-        """Return the configuration for those who have nothing to do with clients."""
-        return self.model_copy(update={"api_key": None})
+        """Return the configuration for who knows the tenants, but has nothing to do with clients.
+
+        Neither the keys are in it, nor where they are.
+        """
+        copy = self.model_copy(update={"api_key": None, "key_file": None})
+        return copy.with_access(self.access and replace(self.access, digests=()))
+
+    @property
+    def access(self) -> Access | None:
+        """What the key file says, once it was read; not part of `to_args`."""
+        return self._access
 
     @property
     def key(self) -> str | None:

@@ -24,6 +24,7 @@ from deployments.pending import Call, Pending, refusal_of
 from router.core import RouterConfig, RouterCore
 from router.errors import Busy, NeverFitsAnywhere, NoReplica, TenantBusy, TenantRate, UnknownTicket
 from router.report import Report
+from router.tenants import Terms
 from router.ticket import Decision, Lost, Ticket
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class Router:
                 suspect_after_s=max(2.0, 2 * config.heartbeat_s),
                 lost_after_s=config.silent_s,
                 admission_preemption=config.admission_preemption,
+                tenants=_terms(config),
+                fair_tenants=config.fair_tenants,
             ),
             self._clock,
             self._rng,
@@ -380,3 +383,10 @@ class Router:
         # Half a fleet with all the queue in front of it would look overloaded.
         if self._autoscaled and not self._core.settling:
             self._demand = stats_of(demand)
+
+
+def _terms(config: ServeConfig) -> tuple[Terms, ...]:
+    tenants = () if config.access is None else config.access.tenants
+    return tuple(
+        Terms(one.name, one.weight, one.max_in_flight, one.tokens_per_minute) for one in tenants
+    )

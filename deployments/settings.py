@@ -131,6 +131,11 @@ class SchedulingSettings(_Settings):
         description="Read the body's `priority` as vLLM does, lower being more urgent. "
         "The X-TL-Priority header is not touched by this.",
     )
+    fair_tenants: bool = Field(
+        default=True,
+        description="The tenants of `key_file` share the replicas by weight, within a priority; "
+        "if false, the rank alone decides.",
+    )
     max_queued: int = Field(
         default=1024,
         ge=0,
@@ -289,6 +294,12 @@ class HttpSettings(_Settings):
         default=None,
         description="Key that clients send as `Authorization: Bearer KEY`. "
         f"Default: the variable {API_KEY_VARIABLE}, without which the API is open to all.",
+    )
+    key_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A YAML file of tenants, their API keys and their limits; it is read where "
+        "the application is built.",
     )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Larger request bodies get a 413."
