@@ -16,6 +16,7 @@ from deployments.openai.logprobs import ChatLedger
 from deployments.openai.message import Message
 from deployments.openai.models import ChatRequest, validated
 from deployments.openai.served import Served
+from deployments.openai.structured import grammar_of
 from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
 from deployments.openai.unbuilt import CHAT, refuse_unbuilt
@@ -87,6 +88,7 @@ def prepare(
     refuse_unbuilt(fields, CHAT)
     request = validated(ChatRequest, fields)
     terms = Terms.of(request, headers, served)
+    grammar = grammar_of(fields)
     require_choices(1, request, served)
     prompt = tuple(tokens_of(request.messages, tokenizer, served))
     return ChatCall(
@@ -94,7 +96,7 @@ def prepare(
         created=int(now),
         model=served.name,
         terms=terms,
-        jobs=tuple(jobs_of(request, [prompt], served, None, "messages", rng)),
+        jobs=tuple(jobs_of(request, [prompt], served, None, "messages", rng, grammar=grammar)),
         each=request.n,
     )
 

@@ -13,6 +13,7 @@ from deployments.openai.length import require_possible
 from deployments.openai.logprobs import CompletionLedger
 from deployments.openai.models import CompletionRequest, validated
 from deployments.openai.served import Served
+from deployments.openai.structured import grammar_of
 from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
 from deployments.openai.unbuilt import COMPLETIONS, refuse_unbuilt
@@ -70,6 +71,7 @@ def prepare(
     refuse_unbuilt(fields, COMPLETIONS)
     request = validated(CompletionRequest, fields)
     terms = Terms.of(request, headers, served)
+    grammar = grammar_of(fields)
     require_choices(len(request.prompt), request, served)
     for prompt in request.prompt:
         if isinstance(prompt, str):
@@ -86,7 +88,9 @@ def prepare(
         created=int(now),
         model=served.name,
         terms=terms,
-        jobs=tuple(jobs_of(request, prompts, served, DEFAULT_MAX_TOKENS, "prompt", rng, echoes)),
+        jobs=tuple(
+            jobs_of(request, prompts, served, DEFAULT_MAX_TOKENS, "prompt", rng, echoes, grammar)
+        ),
         each=request.n,
     )
 

@@ -13,12 +13,6 @@ from deployments.validation import show
 Neutral = tuple[object, ...]
 
 _BOTH: Mapping[str, Neutral] = {
-    "response_format": ({"type": "text"},),
-    "structured_outputs": ({},),
-    "guided_json": ({}, ""),
-    "guided_regex": ("",),
-    "guided_choice": ([],),
-    "guided_grammar": ("",),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "structural_tag": (),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from deployments.openai.errors import BadRequest
 from deployments.openai.structured import grammar_of, literal
 from engine.loader import DEMO_MODEL, resolve
+from tests.deployments.openai.wire import chat_call, completion_call
 from tests.engine.test_guidance import Model
 
 SCHEMA = {
@@ -259,3 +260,17 @@ def test_what_is_drawn_from_the_grammar_is_valid(demo: Model) -> None:
     for seed in range(20):
         tokens = demo.walk(grammar, random.Random(seed))
         jsonschema.validate(json.loads(demo.text(tokens)), schema)
+
+
+@pytest.mark.parametrize(
+    "call", [chat_call, lambda fields: completion_call({"prompt": "x", **fields})]
+)
+def test_both_endpoints_hand_the_grammar_to_the_engine(call: Any) -> None:
+    assert [job.params.grammar for job in call({"n": 2}).jobs] == [None, None]
+    fields = response_format(SCHEMA)
+    grammar = grammar_of(fields)
+    assert grammar is not None
+    assert [job.params.grammar for job in call({"n": 2, **fields}).jobs] == [grammar, grammar]
+    with pytest.raises(BadRequest) as caught:
+        call({"guided_regex": "["})
+    assert caught.value.param == "guided_regex"

@@ -10,16 +10,6 @@ from tests.deployments.openai.wire import chat_call, completion_call
 
 # What each field looks like when someone means it.
 MEANT: dict[str, list[Any]] = {
-    "response_format": [
-        {"type": "json_object"},
-        {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
-        "text",
-    ],
-    "structured_outputs": [{"regex": "a"}],
-    "guided_json": [{"type": "object"}, "{}"],
-    "guided_regex": ["a+"],
-    "guided_choice": [["a", "b"]],
-    "guided_grammar": ["root ::= 'a'"],
     "prompt_logprobs": [0, 1],
     "use_beam_search": [True],
     "length_penalty": [1.2],
