@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Sequence as Many
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -92,14 +93,40 @@ class Choices:
         """Tokens of what was read so far."""
         return Usage(self.call.prompt_tokens, self._tokens)
 
-    def start(self, make: Callable[[Job, Emit], Sequence]) -> None:
+    def start(
+        self,
+        make: Callable[[Job, Emit], Sequence],
+        admit: Callable[[Many[Sequence]], Awaitable[None]],
+    ) -> None:
         """Begin, with one sequence for each job.
 
         They run outside the context of the HTTP request: Serve must not cancel their calls
         when the client leaves, for then nobody would know what is still running where.
+
+        Args:
+            make: makes a sequence.
+            admit: gets places for several sequences, or for none of them.
         """
-        for index, job in enumerate(self.call.jobs):
-            self._tasks.append(detached(make(job, partial(self._put, index)).run()))
+        jobs = self.call.jobs
+        sequences = [make(job, partial(self._put, index)) for index, job in enumerate(jobs)]
+        if len(sequences) == 1:
+            self._tasks.append(sequences[0].start())
+        else:
+            self._tasks.append(detached(self._start_together(sequences, admit)))
+
+    async def _start_together(
+        self, sequences: Many[Sequence], admit: Callable[[Many[Sequence]], Awaitable[None]]
+    ) -> None:
+        try:
+            await admit(sequences)
+        except (Refused, Failed) as error:
+            self._put(0, error)
+        except Exception as error:
+            logger.exception("request %s: a bug", self.request_id)
+            self._put(0, Failed(repr(error)))
+        else:
+            # In the same turn: what was let in and is not started would have to be dropped.
+            self._tasks += [sequence.start() for sequence in sequences]
 
     async def read(self, timeout_s: float | None = None) -> Gain | None:
         """Return what one choice gained next, or None when nothing came in time.

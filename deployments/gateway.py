@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
+from collections.abc import Sequence as Many
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,11 +25,13 @@ from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
 from deployments.dispatch import Sequence
 from deployments.exposition import CONTENT_TYPE
+from deployments.group import admit
 from deployments.http import build_http
+from deployments.keys import Keyring
 from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import Counts
-from deployments.openai.body import check_key, read_limited
+from deployments.openai.body import read_limited
 from deployments.openai.call import Call, Job
 from deployments.openai.document import document
 from deployments.openai.length import longest_token
@@ -38,7 +41,9 @@ from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
 from deployments.order import Order, Refused
 from deployments.router_client import RouterClient
+from deployments.tenant import Tenant
 from deployments.tracing import Tracing
+from deployments.visit import note, timeline_of
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
 
@@ -56,23 +61,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """When a request came, and what its client calls it.
+    """When a request came, whose it is, and what its client calls it.
 
     Attributes:
         wall_ms: wall clock, ms: machines compare it.
         began: this process's monotonic clock, in seconds: durations are measured by it.
+        tenant: whose key it carries.
         request_id: the x-request-id; Serve makes one where the client gave none.
+        scope: of the HTTP request, for whoever watches it.
     """
 
     wall_ms: int
     began: float
+    tenant: Tenant
     request_id: str
+    scope: Scope
 
     @classmethod
-    def of(cls, request: Request) -> Self:
-        """Note the arrival of a request, now."""
+    def of(cls, request: Request, keyring: Keyring) -> Self:
+        """Note the arrival of a request, now.
+
+        Raises:
+            Unauthorized: its key is not known.
+        """
+        wall_ms, began = time.time_ns() // 1_000_000, time.monotonic()
         name = request.headers.get("x-request-id", "")[:_ID_SHOWN]
-        return cls(time.time_ns() // 1_000_000, time.monotonic(), name)
+        return cls(wall_ms, began, keyring.tenant(request.headers), name, request.scope)
 
 
 class Gateway:
@@ -83,6 +97,7 @@ class Gateway:
     ) -> None:
         join_serve(config.log_level)
         self._config = config
+        self._keyring = Keyring.of(config)
         self._name: str = serve.get_replica_context().replica_id.unique_id
         self._tracing = Tracing.of(config.otlp_endpoint, os.environ, self._name, time.time_ns)
         self._counts = Counts()
@@ -127,16 +142,18 @@ class Gateway:
 
     async def generate(self, request: Request, prepare: Prepare) -> Response:
         """Answer a chat or completions request."""
-        arrived = _Arrival.of(request)
+        arrived = _Arrival.of(request, self._keyring)
         body = await self._read(request)
         served = self._served
         # What is wrong with a request is said though no replica is there yet.
-        call = await self._prepare(prepare, body, request)
+        call = await self._prepare(prepare, body, request, arrived.tenant)
         info = await self._replica_info()
         if self._served is not served:  # the first time, since it is now known what fits
-            call = await self._prepare(prepare, body, request)
+            call = await self._prepare(prepare, body, request, arrived.tenant)
         choices = Choices(call, info.fingerprint, arrived.request_id, self._names)
-        choices.start(partial(self._sequence, call.terms, arrived, info))
+        priority = call.terms.priority
+        note(arrived.scope, call.model, arrived.tenant.name, priority, call.prompt_tokens)
+        choices.start(partial(self._sequence, call.terms, arrived, info), self._admit)
         if not call.terms.stream:
             try:
                 return JSONResponse(await choices.answer())
@@ -153,7 +170,7 @@ class Gateway:
 
     async def models(self, request: Request) -> Response:
         """List the one model."""
-        check_key(request.headers, self._config.key)
+        self._keyring.tenant(request.headers)
         return JSONResponse(self._served.listing(self._started))
 
     async def health(self) -> Response:
@@ -186,7 +203,7 @@ class Gateway:
         Raises:
             ApiError: the router is being restarted (503).
         """
-        check_key(request.headers, self._config.key)
+        self._keyring.tenant(request.headers)
         try:
             load = await self._router.load(self._served.name)
         except Gone:
@@ -195,12 +212,13 @@ class Gateway:
 
     async def tokenize(self, request: Request, work: Work) -> Response:
         """Answer a request that needs the tokenizer alone."""
+        self._keyring.tenant(request.headers)
         body = await self._read(request)
         return JSONResponse(await self._off_loop(work, body, self._tokenizer, self._served))
 
     async def version(self, request: Request) -> Response:
         """Return the version of this software."""
-        check_key(request.headers, self._config.key)
+        self._keyring.tenant(request.headers)
         return JSONResponse({"version": version("tidegate")})
 
     async def document(self) -> Response:
@@ -227,22 +245,23 @@ class Gateway:
         return self._info
 
     async def _read(self, request: Request) -> bytes:
-        """Return the body of a request whose key is right.
+        """Return the body of a request.
 
         Raises:
-            ApiError: it is not (401), or the body cannot be taken (413, 415).
+            ApiError: it is too large, or compressed.
         """
-        check_key(request.headers, self._config.key)
         limit = self._config.max_body_bytes
         return await read_limited(request.stream(), request.headers, limit)
 
-    async def _prepare(self, prepare: Prepare, body: bytes, request: Request) -> Call:
+    async def _prepare(
+        self, prepare: Prepare, body: bytes, request: Request, tenant: Tenant
+    ) -> Call:
         return await self._off_loop(
             prepare,
             body,
             request.headers,
             self._tokenizer,
-            self._served,
+            self._served.within(tenant.min_priority, tenant.max_priority),
             self._rng,
             time.time(),
         )
@@ -259,6 +278,7 @@ class Gateway:
     ) -> Sequence:
         self._serial += 1
         limits = terms.limits
+        timeline = timeline_of(arrived.scope, len(job.prompt), job.params.max_tokens)
         order = Order(
             key=f"{self._name}-{self._serial}",
             prompt=job.prompt,
@@ -267,11 +287,24 @@ class Gateway:
             arrival=arrived.wall_ms,
             began=arrived.began,
             request_id=arrived.request_id,
+            tenant=arrived.tenant.name,
             first_token_at=_later(arrived.began, limits.first_token_s),
             end_at=_later(arrived.began, limits.end_s),
+            traceparent=timeline.traceparent,
         )
-        hold_s = self._config.hold_s
-        return Sequence(order, info, self._router, self._channel, self._counts, hold_s, emit)
+        return Sequence(
+            order,
+            info,
+            self._router,
+            self._channel,
+            self._counts,
+            self._config.hold_s,
+            emit,
+            timeline,
+        )
+
+    async def _admit(self, sequences: Many[Sequence]) -> None:
+        await admit(sequences, self._router)
 
     def _on_lost(self, lost: ReplicaLost) -> None:
         # Also when nothing ran there: the router is to place nothing more on it.

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import AsyncIterable, Mapping
-from hmac import compare_digest
 from typing import Any
 
-from deployments.openai.errors import BadRequest, TooLarge, Unauthorized, WrongEncoding
+from deployments.openai.errors import BadRequest, TooLarge, WrongEncoding
 from deployments.validation import kind_of, show
 
 
@@ -60,25 +59,6 @@ def read_object(body: bytes) -> dict[str, Any]:
 def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mapping without the keys whose value is None."""
     return {key: item for key, item in value.items() if item is not None}
-
-
-def check_key(headers: Mapping[str, str], key: str | None) -> None:
-    """Let only those in who know the key; without a key everyone is let in.
-
-    Raises:
-        Unauthorized: the Authorization header carries no key or another one.
-    """
-    if key is None:
-        return
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    # compare_digest takes as long for a wrong key as for the right one; as bytes, since
-    # as text it refuses characters outside ASCII.
-    known = compare_digest(given.strip().encode(), key.encode())
-    if scheme.lower() != "bearer" or not known:
-        raise Unauthorized(
-            "Give a valid API key in the header 'Authorization: Bearer KEY'.",
-            code="invalid_api_key",
-        )
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -1,7 +1,7 @@
 """Served: the one model, and how much a request may ask of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deployments.openai.errors import BadRequest, unknown_model
@@ -31,6 +31,16 @@ class Served:
     vllm_priority: bool = False
     tiers: Mapping[str, int] = field(default_factory=dict)
     longest_token: int | None = None
+
+    def within(self, low: int | None, high: int | None) -> "Served":
+        """Return the same for a client who may ask only for these priorities; None is any."""
+        if low is None and high is None:
+            return self
+        least, most = self.priorities
+        return replace(
+            self,
+            priorities=(least if low is None else low, most if high is None else high),
+        )
 
     def card(self, created: int) -> dict[str, Any]:
         """Return the entry of GET /v1/models."""

@@ -19,6 +19,7 @@ from deployments.http import build_http
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts
 from engine.submission import Detail, Submission, TokenLogprobs
+from router.ticket import Ticket
 
 INFO = ReplicaInfo(fingerprint="f", block_tokens=4, total_blocks=20, max_model_len=128)
 
@@ -32,6 +33,8 @@ class FakeRouter:
         self.answer: str | Refusal = Refusal(RefusalKind.BUSY, retry_after=2.5)
         self.counts = Counts()
         self.released: list[str] = []
+        self.admitted: list[int] = []
+        self.placed: list[Ticket] = []
 
     async def describe(self) -> ReplicaInfo:
         return INFO
@@ -39,9 +42,15 @@ class FakeRouter:
     async def healthy(self) -> bool:
         return self.well
 
-    async def place(self, ticket: Any, *, bounced: bool) -> str | Refusal:
+    async def place(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
         await asyncio.sleep(0)
+        self.placed.append(ticket)
         return self.answer
+
+    async def admit(self, tickets: Any) -> Refusal | None:
+        await asyncio.sleep(0)
+        self.admitted.append(len(tickets))
+        return self.answer if isinstance(self.answer, Refusal) else None
 
     def release(self, ticket: str, *, finished: bool) -> None:
         self.released.append(ticket)

@@ -4,7 +4,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
@@ -78,13 +80,108 @@ async def test_a_refusal_comes_before_any_byte(
     assert len(house.router.released) == 1
 
 
-async def test_one_refused_prompt_refuses_all(house: House) -> None:
-    answer = await house.http.post("/v1/completions", json={**BODY, "prompt": ["abc"] * 3})
-    assert answer.status_code == 429
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_choices_are_let_in_together_or_not_at_all(house: House, streamed: bool) -> None:
+    body = {**BODY, "prompt": ["abc"] * 2, "n": 3, "stream": streamed}
+    answer = await house.http.post("/v1/completions", json=body)
+    assert (answer.status_code, error(answer)["code"]) == (429, "queue_full")
+    assert house.router.admitted == [6]
+    assert house.link.submissions == []
+    async with asyncio.timeout(5):
+        while len(house.router.released) < 6:
+            await asyncio.sleep(0)
+    assert len(set(house.router.released)) == 6
+    house.router.answer = "r"
+    answer = await house.http.post("/v1/completions", json=body)
+    assert answer.status_code == 200
+    assert len(house.link.submissions) == 6
+
+
+async def test_a_client_that_leaves_while_its_choices_are_let_in_leaves_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def admit(tickets: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(house.router, "admit", admit)
+    request = asyncio.create_task(house.http.post("/v1/completions", json={**BODY, "n": 3}))
+    await asked.wait()
+    request.cancel()
+    await asyncio.wait([request])
     async with asyncio.timeout(5):
         while len(house.router.released) < 3:
             await asyncio.sleep(0)
-    assert len(set(house.router.released)) == 3
+    assert house.link.submissions == []
+
+
+async def test_a_bug_while_choices_are_let_in_ends_them(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit(tickets: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(house.router, "admit", admit)
+    answer = await house.http.post("/v1/completions", json={**BODY, "n": 2})
+    assert (answer.status_code, error(answer)["code"]) == (500, "internal_error")
+
+
+KEYS = """
+tenants: {search: {min_priority: -10, max_priority: 3}, batch: {max_priority: -5}}
+keys: {sk-search: search, sk-batch: batch}
+"""
+
+
+async def test_a_key_is_a_tenant_with_priorities_of_its_own(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "keys.yaml").write_text(KEYS)
+    async with open_house(tiny_model_dir, key_file=str(tmp_path / "keys.yaml")) as house:
+        house.router.answer = "r"
+
+        async def ask(key: str, **fields: Any) -> httpx.Response:
+            headers = {"authorization": f"Bearer {key}"}
+            return await house.http.post(
+                "/v1/completions", json={**BODY, **fields}, headers=headers
+            )
+
+        assert (await ask("sk-other")).status_code == 401
+        refused = await ask("sk-search", priority=4)
+        assert (refused.status_code, error(refused)["param"]) == (400, "priority")
+        assert "from -10 to 3, not 4" in error(refused)["message"]
+        assert (await ask("sk-search", priority=3)).status_code == 200
+        assert (await ask("sk-batch")).status_code == 200
+        assert [s.priority for s in house.link.submissions] == [3, -5]
+        assert [ticket.tenant for ticket in house.router.placed] == ["search", "batch"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "what"),
+    [
+        ({"X-Request-Timeout-Ms": "20"}, {}, "end"),
+        ({}, {"timeout_ms": 20}, "end"),
+        ({"X-First-Token-Timeout-Ms": "20"}, {}, "first token"),
+        ({}, {"first_token_timeout_ms": 20}, "first token"),
+    ],
+)
+async def test_a_time_limit_ends_what_no_replica_answers(
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: dict[str, str],
+    body: dict[str, int],
+    what: str,
+) -> None:
+    async def place(ticket: Any, *, bounced: bool) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(house.router, "place", place)
+    answer = await house.http.post("/v1/completions", json={**BODY, **body}, headers=headers)
+    assert (answer.status_code, error(answer)["code"]) == (504, "deadline_exceeded")
+    assert what in error(answer)["message"]
+    assert answer.headers["x-should-retry"] == "false"
 
 
 async def test_a_stream_that_a_bug_ends_says_so(
