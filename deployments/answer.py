@@ -8,6 +8,9 @@ from collections.abc import Sequence as Many
 from functools import partial
 from typing import Any, TypeAlias
 
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
 from deployments.calls import detached
 from deployments.dispatch import Sequence
 from deployments.messages import Event, RefusalKind
@@ -24,7 +27,7 @@ from deployments.openai.errors import (
     tenant_rate,
     too_long,
 )
-from deployments.openai.sse import KEEP_ALIVE, EventStream
+from deployments.openai.sse import HEADERS, KEEP_ALIVE, MEDIA_TYPE, EventStream
 from deployments.openai.tokens import TokenNames
 from deployments.openai.view import View
 from deployments.order import Failed, Refused
@@ -236,3 +239,20 @@ class AnswerStream:
         self._left -= finish is not None
         usage = self._choices.usage if self._shows_usage else None
         return self._wire.push(index, text, finish, self._choices.logprobs(index), usage)
+
+
+class ClosingStream(StreamingResponse):
+    """A stream that cleans up however it ends, also if it never began.
+
+    The generator's own ``finally`` would not do: one that was never started has none.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(events, media_type=MEDIA_TYPE, headers=dict(HEADERS))
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()

@@ -5,21 +5,17 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Many
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final, Self, TypeVar
+from typing import Final
 
 from fastapi import FastAPI, Request
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
 
-from deployments.answer import AnswerStream, Choices, Emit, api_error
+from deployments.answer import AnswerStream, Choices, ClosingStream, Emit, api_error
 from deployments.calls import Gone, detached
 from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
@@ -27,66 +23,21 @@ from deployments.dispatch import Sequence
 from deployments.exposition import CONTENT_TYPE
 from deployments.group import admit
 from deployments.http import build_http
-from deployments.keys import Keyring
+from deployments.intake import Arrival, Intake, Prepare, Work
 from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import Counts
-from deployments.openai.body import read_limited
-from deployments.openai.call import Call, Job
+from deployments.openai.call import Job
 from deployments.openai.document import document
-from deployments.openai.length import longest_token
-from deployments.openai.served import Served
-from deployments.openai.sse import HEADERS, MEDIA_TYPE
 from deployments.openai.terms import Terms
-from deployments.openai.tokens import TokenNames
 from deployments.order import Order, Refused
 from deployments.router_client import RouterClient
-from deployments.tenant import Tenant
 from deployments.tracing import Tracing
 from deployments.visit import note, timeline_of
-from engine.loader import load_tokenizer, resolve
-from engine.model_info import model_info
 
 KEEP_ALIVE_S: Final = 5.0
 COUNT_S: Final = 1.0
 METRICS_S: Final = 5.0
-# Tokenising this many bytes takes well under a millisecond: less than changing threads.
-_SHORT_BODY: Final = 2048
-_ID_SHOWN: Final = 128  # characters of a request's id that are logged
-
-Prepare = Callable[..., Call]
-Work = Callable[..., dict[str, Any]]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """When a request came, whose it is, and what its client calls it.
-
-    Attributes:
-        wall_ms: wall clock, ms: machines compare it.
-        began: this process's monotonic clock, in seconds: durations are measured by it.
-        tenant: whose key it carries.
-        request_id: the x-request-id; Serve makes one where the client gave none.
-        scope: of the HTTP request, for whoever watches it.
-    """
-
-    wall_ms: int
-    began: float
-    tenant: Tenant
-    request_id: str
-    scope: Scope
-
-    @classmethod
-    def of(cls, request: Request, keyring: Keyring) -> Self:
-        """Note the arrival of a request, now.
-
-        Raises:
-            Unauthorized: its key is not known.
-        """
-        wall_ms, began = time.time_ns() // 1_000_000, time.monotonic()
-        name = request.headers.get("x-request-id", "")[:_ID_SHOWN]
-        return cls(wall_ms, began, keyring.tenant(request.headers), name, request.scope)
 
 
 class Gateway:
@@ -97,7 +48,6 @@ class Gateway:
     ) -> None:
         join_serve(config.log_level)
         self._config = config
-        self._keyring = Keyring.of(config)
         self._name: str = serve.get_replica_context().replica_id.unique_id
         self._tracing = Tracing.of(config.otlp_endpoint, os.environ, self._name, time.time_ns)
         self._counts = Counts()
@@ -114,22 +64,8 @@ class Gateway:
         )
         self._serial = 0
         self._started = int(time.time())
-        folder = resolve(config.model)
-        info = model_info(folder)
-        self._tokenizer = load_tokenizer(folder)
-        self._names = TokenNames(self._tokenizer)
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._intake = Intake(config, self._rng)
         self._info: ReplicaInfo | None = None
-        self._served = Served(
-            name=config.name,
-            max_model_len=config.max_model_len or info.max_model_len,
-            vocab_size=info.vocab_size,
-            max_prompts=config.max_prompts,
-            priorities=(-config.max_priority, config.max_priority),
-            vllm_priority=config.vllm_priority,
-            tiers=config.tiers,
-            longest_token=longest_token(self._tokenizer),
-        )
         self._background = [
             detached(self._router.keep_session()),
             detached(self._keep_counting()),
@@ -142,15 +78,16 @@ class Gateway:
 
     async def generate(self, request: Request, prepare: Prepare) -> Response:
         """Answer a chat or completions request."""
-        arrived = _Arrival.of(request, self._keyring)
-        body = await self._read(request)
-        served = self._served
+        intake, headers = self._intake, request.headers
+        arrived = intake.arrival(request)
+        body = await intake.read(request)
+        served = intake.served
         # What is wrong with a request is said though no replica is there yet.
-        call = await self._prepare(prepare, body, request, arrived.tenant)
+        call = await intake.call(prepare, body, headers, arrived.tenant)
         info = await self._replica_info()
-        if self._served is not served:  # the first time, since it is now known what fits
-            call = await self._prepare(prepare, body, request, arrived.tenant)
-        choices = Choices(call, info.fingerprint, arrived.request_id, self._names)
+        if intake.served is not served:  # the first time, since it is now known what fits
+            call = await intake.call(prepare, body, headers, arrived.tenant)
+        choices = Choices(call, info.fingerprint, arrived.request_id, intake.names)
         priority = call.terms.priority
         note(arrived.scope, call.model, arrived.tenant.name, priority, call.prompt_tokens)
         choices.start(partial(self._sequence, call.terms, arrived, info), self._admit)
@@ -166,12 +103,12 @@ class Gateway:
         except BaseException:
             choices.close()
             raise
-        return _ClosingStream(stream.events(), choices.close)
+        return ClosingStream(stream.events(), choices.close)
 
     async def models(self, request: Request) -> Response:
         """List the one model."""
-        self._keyring.tenant(request.headers)
-        return JSONResponse(self._served.listing(self._started))
+        self._intake.require_key(request.headers)
+        return JSONResponse(self._intake.served.listing(self._started))
 
     async def health(self) -> Response:
         """Say whether a replica makes progress.
@@ -192,7 +129,7 @@ class Gateway:
         try:
             async with asyncio.timeout(METRICS_S):
                 await self._hand_over()
-            page = await self._router.metrics(self._served.name)
+            page = await self._router.metrics(self._intake.served.name)
         except (Gone, TimeoutError):
             raise api_error(Refused(self._router.nobody())) from None
         return Response(page, media_type=CONTENT_TYPE)
@@ -203,28 +140,26 @@ class Gateway:
         Raises:
             ApiError: the router is being restarted (503).
         """
-        self._keyring.tenant(request.headers)
+        self._intake.require_key(request.headers)
         try:
-            load = await self._router.load(self._served.name)
+            load = await self._router.load(self._intake.served.name)
         except Gone:
             raise api_error(Refused(self._router.nobody())) from None
         return JSONResponse(load, headers={"Cache-Control": "no-store"})
 
     async def tokenize(self, request: Request, work: Work) -> Response:
         """Answer a request that needs the tokenizer alone."""
-        self._keyring.tenant(request.headers)
-        body = await self._read(request)
-        return JSONResponse(await self._off_loop(work, body, self._tokenizer, self._served))
+        return JSONResponse(await self._intake.tell(work, request))
 
     async def version(self, request: Request) -> Response:
         """Return the version of this software."""
-        self._keyring.tenant(request.headers)
+        self._intake.require_key(request.headers)
         return JSONResponse({"version": version("tidegate")})
 
     async def document(self) -> Response:
         """Return the OpenAPI document."""
-        locked = self._config.key is not None
-        return JSONResponse(document(self._served, version("tidegate"), locked))
+        locked = self._config.key is not None or self._config.key_file is not None
+        return JSONResponse(document(self._intake.served, version("tidegate"), locked))
 
     # ---- what they need ---------------------------------------------------------------
 
@@ -239,42 +174,11 @@ class Gateway:
             if isinstance(answer, Refusal):
                 raise api_error(Refused(answer))
             self._info = answer
-            # A pool smaller than the model's context is the true limit.
-            room = min(answer.max_model_len, answer.total_blocks * answer.block_tokens)
-            self._served = replace(self._served, max_model_len=room)
+            self._intake.learn(answer)
         return self._info
 
-    async def _read(self, request: Request) -> bytes:
-        """Return the body of a request.
-
-        Raises:
-            ApiError: it is too large, or compressed.
-        """
-        limit = self._config.max_body_bytes
-        return await read_limited(request.stream(), request.headers, limit)
-
-    async def _prepare(
-        self, prepare: Prepare, body: bytes, request: Request, tenant: Tenant
-    ) -> Call:
-        return await self._off_loop(
-            prepare,
-            body,
-            request.headers,
-            self._tokenizer,
-            self._served.within(tenant.min_priority, tenant.max_priority),
-            self._rng,
-            time.time(),
-        )
-
-    async def _off_loop(self, work: Callable[..., T], body: bytes, *arguments: Any) -> T:
-        """Do what may take as long as tokenising a body, without holding up others."""
-        if len(body) <= _SHORT_BODY:
-            return work(body, *arguments)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, work, body, *arguments)
-
     def _sequence(
-        self, terms: Terms, arrived: _Arrival, info: ReplicaInfo, job: Job, emit: Emit
+        self, terms: Terms, arrived: Arrival, info: ReplicaInfo, job: Job, emit: Emit
     ) -> Sequence:
         self._serial += 1
         limits = terms.limits
@@ -340,20 +244,3 @@ class Gateway:
 
 def _later(moment: float, seconds: float | None) -> float | None:
     return None if seconds is None else moment + seconds
-
-
-class _ClosingStream(StreamingResponse):
-    """A stream that cleans up however it ends, also if it never began.
-
-    The generator's own ``finally`` would not do: one that was never started has none.
-    """
-
-    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
-        super().__init__(events, media_type=MEDIA_TYPE, headers=dict(HEADERS))
-        self._close = close
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._close()

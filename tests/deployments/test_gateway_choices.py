@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("path", list(PROMPTS))
 @pytest.fixture
 async def house(tiny_model_dir: Path) -> AsyncIterator[House]:
     async with open_house(tiny_model_dir, service_tiers={"flex": -5}) as house:
-        house.gateway._tokenizer.chat_template = TEMPLATE
+        house.gateway._intake._tokenizer.chat_template = TEMPLATE
         house.router.answer = "r"
         yield house
 
