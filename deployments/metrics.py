@@ -44,6 +44,7 @@ KNOWN: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "request_expired_total": ("limit", ("first token", "end")),
     "request_resumed_total": ("reason", ("lost", "drained")),
     "replicas_lost_total": ("reason", ("dead", "unreachable", "silent", "stalled")),
+    "tenant_tokens_total": ("tenant", ()),
     "request_queue_time_seconds": ("priority_class", CLASSES),
 }
 """The label of a family and values that are shown from the start: what appears together with its

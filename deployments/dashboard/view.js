@@ -243,6 +243,7 @@ function renderTotals(totals) {
 /** Show the newest of these moments. */
 export function render(moments) {
   const { load } = moments.at(-1);
+  $("main").classList.remove("empty");
   say($("model"), load.model);
   renderFigures(moments);
   renderReplicas(load.replicas);

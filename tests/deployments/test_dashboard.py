@@ -1,91 +1,26 @@
 """The live page, in a real browser, on what a real router says."""
 
-import contextlib
 import os
 import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
-from fastapi import Request
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from starlette.responses import JSONResponse, Response
+from starlette.testclient import TestClient
 
 from deployments.dashboard import FILES
 from deployments.http import build_http
 from deployments.launch import free_ports
-from deployments.load import snapshot
 from deployments.messages import Vitals
-from deployments.metrics import Counts
-from deployments.openai.errors import Unauthorized
-from router.core import RouterConfig, RouterCore
-from router.report import Report
-from router.ticket import Ticket
+from tests.deployments.conftest import eventually
+from tests.deployments.watched import KEY, Deployment, busy, served
 
 CHROMIUM = shutil.which("chromium")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 SHOTS = os.environ.get("SHOTS")
-KEY = "sk-right"
-
-
-class Deployment:
-    """A router that hears from replicas by hand, and what answers for it.
-
-    Attributes:
-        key: the API key, if it asks for one.
-        down: it says that the router is away.
-        asked: paths of all requests.
-    """
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.core = RouterCore(RouterConfig(lookahead=0), lambda: self.now, Random(0))
-        self.vitals: dict[str, Vitals] = {}
-        self.counts = Counts()
-        self.key: str | None = None
-        self.down = False
-        self._seq: dict[str, int] = {}
-
-    def report(self, name: str, total: int, free: int, **more: Any) -> None:
-        """Hear from a replica; the router has settled when all were heard twice."""
-        seq = self._seq[name] = self._seq.get(name, 0) + 1
-        plain = Report(
-            replica=name,
-            seq=seq,
-            total_blocks=total,
-            free_blocks=free,
-            running=(total - free) // 8,
-            max_seqs=64,
-            waiting=0,
-            waiting_blocks=0,
-            max_waiting=64,
-            held=() if seq == 1 else None,
-        )
-        self.core.report(replace(plain, **more))
-        self.vitals[name] = Vitals(True, 3, 100)
-
-    def ask(self, name: str, priority: int, blocks: int) -> None:
-        self.core.acquire(Ticket(name, priority, 0, blocks, blocks))
-
-    async def load(self, request: Request) -> Response:
-        if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
-            raise Unauthorized("no")
-        if self.down:
-            return JSONResponse({}, 503)
-        load = snapshot("SmolLM2-135M-Instruct", self.core.gauges(), self.vitals, {}, self.counts)
-        return JSONResponse(load)
-
-    async def generate(self, *_: Any) -> Response:
-        raise NotImplementedError
-
-    models = health = metrics = generate
 
 
 class Site:
@@ -110,31 +45,12 @@ class Site:
         return page
 
 
-def eventually(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-@contextlib.contextmanager
-def served(deployment: Deployment, port: int) -> Iterator[None]:
-    config = uvicorn.Config(build_http(deployment), port=port, log_level="warning", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    eventually(lambda: server.started)
-    yield
-    server.should_exit = server.force_exit = True
-    thread.join()
 
 
 @pytest.fixture
@@ -145,22 +61,6 @@ def site(browser: Browser) -> Iterator[Site]:
         yield Site(deployment, f"http://127.0.0.1:{port}", browser)
         for context in browser.contexts:
             context.close()
-
-
-def busy(deployment: Deployment) -> None:
-    """Three replicas, one of them full and one that is to go, and a queue."""
-    for _ in range(2):
-        deployment.report("n3f8a1kq", 512, 128)
-        deployment.report("p0c7w2ze", 512, 20, waiting=2)
-        deployment.report("x9d4m6tb", 256, 192, leaving=True)
-        deployment.now += 61
-    deployment.report("n3f8a1kq", 512, 128)
-    deployment.report("p0c7w2ze", 512, 20, waiting=2)
-    deployment.report("x9d4m6tb", 256, 192, leaving=True)
-    for index, priority in enumerate([5, 5, 0, 0, 0, -10]):
-        deployment.ask(f"t{index}", priority, 200)
-        deployment.now += 2.5
-    deployment.now -= 12.0
 
 
 def shot(page: Page, name: str) -> None:
@@ -355,8 +255,6 @@ def test_it_does_not_ask_while_nobody_looks(site: Site) -> None:
 
 
 def test_nothing_in_it_comes_from_elsewhere() -> None:
-    from starlette.testclient import TestClient
-
     client = TestClient(build_http(Deployment()))
     for name in ("", *(f"/{name}" for name in FILES)):
         answer = client.get(f"/dashboard{name}")

@@ -1,0 +1,209 @@
+"""tidegate top shows what the router says, and outlives it."""
+
+import io
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from starlette.testclient import TestClient
+
+from deployments.cli import main
+from deployments.http import build_http
+from deployments.launch import free_ports
+from deployments.messages import Vitals
+from deployments.metrics import Counts
+from deployments.top import Options, Unseen, Watch, run
+from deployments.trend import Trend, quantile
+from tests.deployments.watched import KEY, Deployment, busy, served
+
+
+class Terminal:
+    """Looks at a deployment every ten seconds."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.now = 0.0
+        self.watch = Watch(TestClient(build_http(deployment)), lambda: self.now)
+
+    def look(self, width: int = 80, height: int | None = None) -> str:
+        self.now += 10
+        console = Console(width=width, height=height, file=io.StringIO(), record=True)
+        console.print(self.watch.look(height))
+        return console.export_text()
+
+
+@pytest.fixture
+def deployment() -> Deployment:
+    one = Deployment()
+    busy(one)
+    return one
+
+
+def line_of(text: str, start: str) -> str:
+    (line,) = (line for line in text.splitlines() if line.strip().startswith(start))
+    return line
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_replicas_the_queue_and_what_runs_are_shown(deployment: Deployment, width: int) -> None:
+    text = Terminal(deployment).look(width)
+    assert max(map(len, text.splitlines())) <= width
+    for replica, used, total, state in (
+        ("n3f8a1kq", 384, 512, "serving"),
+        ("p0c7w2ze", 492, 512, "serving"),
+        ("x9d4m6tb", 64, 256, "leaving"),
+    ):
+        line = line_of(text, replica)
+        assert f"{used}/{total}" in line
+        assert line.rstrip().endswith(state)
+    gauges = deployment.core.gauges()
+    assert len(gauges.by_priority) == 3
+    for one in gauges.by_priority:
+        line = line_of(text, f"{one.priority:+d} " if one.priority else "0 ")
+        assert re.search(rf" {one.queued} +\d", line)
+    figures = text.splitlines()[3].split()
+    running = sum(one.running for one in gauges.replicas)
+    assert figures[:3] == [str(running), str(gauges.queued + 2), "73%"]
+
+
+def test_bars_are_as_long_as_what_is_used(deployment: Deployment) -> None:
+    text = Terminal(deployment).look(160)
+    cells = {name: line_of(text, name).count("█") for name in ("n3f8a1kq", "x9d4m6tb")}
+    whole = cells["n3f8a1kq"] / (384 / 512)
+    assert cells["x9d4m6tb"] == pytest.approx(whole * 64 / 256, abs=1.5)
+
+
+def test_the_fullest_are_shown_where_not_all_have_room() -> None:
+    deployment = Deployment()
+    for index in range(200):
+        deployment.report(f"replica{index:03}", 512, 512 - 2 * index)
+    terminal = Terminal(deployment)
+    text = terminal.look(height=30)
+    assert len(text.splitlines()) <= 30
+    assert "replica199" in text
+    assert "replica000" not in text
+    shown = text.count("replica1")
+    assert f"{200 - shown} more, less full" in text
+    assert terminal.look(height=None).count("/512") == 200
+
+
+def test_times_and_rates_are_differences(deployment: Deployment) -> None:
+    deployment.counts.observe("time_to_first_token_seconds", 100.0, times=1000)
+    terminal = Terminal(deployment)
+    terminal.look()
+    deployment.counts.observe("time_to_first_token_seconds", 0.2, times=8)
+    deployment.counts.observe("time_to_first_token_seconds", 2.0, times=2)
+    deployment.counts.observe("inter_token_latency_seconds", 0.01, times=990)
+    deployment.counts.preempted(Vitals(True, 0, 0), Vitals(True, 7, 0))
+    # As the page in the browser reckons; see test_dashboard.
+    text = terminal.look()
+    assert "194 ms" in text
+    assert "p90 1.8 s" in text
+    # Of the last five seconds, of which there is no earlier snapshot.
+    assert text.splitlines()[3].split()[-1] == "42"
+
+
+def test_what_a_new_router_counts_is_not_compared_with_the_old_ones() -> None:
+    trend = Trend()
+    deployment = Deployment()
+    deployment.counts.observe("inter_token_latency_seconds", 0.01, times=500)
+    trend.add(0.0, deployment.snapshot())
+    deployment.counts = Counts()
+    lately = trend.add(1.0, deployment.snapshot())
+    assert lately.tokens_per_s is None
+    deployment.counts.observe("inter_token_latency_seconds", 0.01, times=30)
+    assert trend.add(2.0, deployment.snapshot()).tokens_per_s == 30
+
+
+@pytest.mark.parametrize(
+    ("counts", "value"),
+    [([0, 0, 0], None), ([4, 0, 0], 0.5), ([0, 4, 0], 1.5), ([0, 0, 1], 2.0), ([1, 1, 0], 1.0)],
+)
+def test_quantiles_are_as_prometheus_reckons(counts: list[int], value: float | None) -> None:
+    assert quantile(0.5, [1.0, 2.0], counts) == value
+
+
+def test_it_shows_the_last_there_was_while_the_router_is_away(deployment: Deployment) -> None:
+    terminal = Terminal(deployment)
+    assert "live" in terminal.look()
+    deployment.down = True
+    text = terminal.look()
+    assert "the router is being restarted" in text
+    assert "384/512" in text
+    deployment.down = False
+    assert "live" in terminal.look()
+
+
+def test_no_replica_and_no_queue_are_said() -> None:
+    text = Terminal(Deployment()).look()
+    assert "No replica serves." in text
+    assert "Nobody waits." in text
+
+
+def test_a_wrong_key_is_the_end_of_it(deployment: Deployment) -> None:
+    deployment.key = KEY
+    with pytest.raises(Unseen, match="--api-key") as caught:
+        Terminal(deployment).look()
+    assert caught.value.final
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+
+def test_the_command_prints_one_frame_into_a_pipe(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_API_KEY", KEY)
+    monkeypatch.setenv("COLUMNS", "80")
+    deployment.key = KEY
+    (port,) = free_ports(1)
+    with served(deployment, port):
+        assert main(["top", "--url", f"http://127.0.0.1:{port}"]) == 0
+    out = capsys.readouterr().out
+    assert "384/512" in out
+    assert "\x1b" not in out
+    assert main(["top", "--once", "--url", f"http://127.0.0.1:{port}"]) == 1
+    assert "tidegate top: the server does not answer" in capsys.readouterr().err
+
+
+class Interrupted(Console):
+    """A terminal whose user presses Ctrl-C at some frame."""
+
+    def __init__(self, frames: int) -> None:
+        super().__init__(file=io.StringIO(), force_terminal=True, width=80, height=30)
+        self.frames = frames
+        self.said: list[str] = []
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*objects, **options)
+        assert isinstance(self.file, io.StringIO)
+        self.said.append(self.file.getvalue())
+        self.frames -= 1
+        if self.frames == 0:
+            raise KeyboardInterrupt
+
+
+def test_on_a_terminal_it_goes_on_until_ctrl_c(deployment: Deployment) -> None:
+    (port,) = free_ports(1)
+    options = Options(f"http://127.0.0.1:{port}", interval_s=0.01)
+    terminal = Interrupted(8)
+    assert run(options, terminal) == 0
+    assert "the server does not answer" in terminal.said[-1]
+    terminal = Interrupted(8)
+    with served(deployment, port):
+        assert run(options, terminal) == 0
+    assert "384/512" in terminal.said[-1]
+    # An interrupted program leaves the terminal as it was.
+    assert isinstance(terminal.file, io.StringIO)
+    assert terminal.file.getvalue().endswith("\x1b[?25h\x1b[?1049l")
+    deployment.key = KEY
+    with served(deployment, port):
+        assert run(replace(options, api_key="sk-wrong"), Interrupted(8)) == 1
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "1e9"])
+def test_a_wrong_interval_is_one_line(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["top", "--interval", value])
+    assert capsys.readouterr().err.count("\n") == 1
