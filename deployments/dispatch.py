@@ -167,12 +167,12 @@ class Sequence:
 
     async def _place(self) -> Attempt:
         """Find a replica that takes the request."""
-        attempt = self._attempt or self._begin()
         bounced = False
         while True:
             left_s = self._order.left_s(bool(self._generated))
             if left_s is not None and left_s <= 0:
                 raise self._expired()
+            attempt = self._attempt or self._begin()
             ticket = replace(attempt.ticket, start_within_s=left_s)
             replica = await self._router.place(ticket, bounced=bounced)
             if isinstance(replica, Refusal):

@@ -27,10 +27,8 @@ async def admit(sequences: Many[Sequence], router: RouterClient) -> None:
         for one in sequences:
             one.drop()
         raise
-    if refusal is None:
-        for one in sequences:
-            one.admitted()
-        return
-    for one in sequences[1:]:
-        one.drop()
-    raise sequences[0].turned_away(refusal)
+    if refusal is not None:
+        errors = [one.turned_away(refusal) for one in sequences]
+        raise errors[0]
+    for one in sequences:
+        one.admitted()

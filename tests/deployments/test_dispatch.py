@@ -1,160 +1,26 @@
 """A sequence's way through a router and replicas that do whatever a test wants."""
 
 import asyncio
-import time
-from collections.abc import Callable
-from collections.abc import Sequence as Many
-from typing import Any
 
 import pytest
 
-from deployments.channel import Listener, ReplicaLost
-from deployments.dispatch import MAX_LOSSES, Sequence
-from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
-from deployments.metrics import Counts
-from deployments.order import Failed, Order, Refused
+from deployments.dispatch import MAX_LOSSES
+from deployments.messages import Refusal, RefusalKind, ReplicaInfo
+from deployments.order import Failed, Refused
 from engine.request import SamplingParams
-from engine.submission import Submission
+from engine.submission import Detail, Submission
 from router.ticket import Ticket
-
-INFO = ReplicaInfo(fingerprint="f", block_tokens=4, total_blocks=10, max_model_len=40)
-FULL = Refusal(RefusalKind.QUEUE_FULL, current=1, limit=1)
-NOBODY = Refusal(RefusalKind.NO_REPLICA, retry_after=5.0)
-BUSY = Refusal(RefusalKind.BUSY, retry_after=3.0, current=2, limit=2)
-
-
-class FakeRouter:
-    """Answers from a script; remembers every ticket's life."""
-
-    def __init__(self, *answers: str | Refusal) -> None:
-        self.answers = list(answers)
-        self.placed: list[tuple[Ticket, bool]] = []
-        self.released: list[tuple[str, bool]] = []
-
-    async def place(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
-        self.placed.append((ticket, bounced))
-        await asyncio.sleep(0)
-        if not self.answers:
-            await asyncio.Event().wait()
-        return self.answers.pop(0)
-
-    def release(self, ticket: str, *, finished: bool) -> None:
-        self.released.append((ticket, finished))
-
-    def nobody(self) -> Refusal:
-        return NOBODY
-
-    def live(self) -> int:
-        """Tickets not given up; negative when one was given up twice."""
-        return len({ticket.id for ticket, _ in self.placed}) - len(self.released)
-
-
-class FakeReplica:
-    """A link that a test drives by hand."""
-
-    def __init__(self, name: str, answer: Refusal | None = None, info: ReplicaInfo = INFO) -> None:
-        self.replica = name
-        self.info = info
-        self.answer = answer
-        self.gate: asyncio.Event | None = None
-        self.listeners: dict[str, Listener] = {}
-        self.submitted: list[Submission] = []
-        self.running: set[str] = set()
-
-    def listen(self, key: str, listener: Listener) -> None:
-        self.listeners[key] = listener
-
-    def forget(self, key: str) -> None:
-        self.listeners.pop(key, None)
-
-    async def submit(self, submission: Submission, traceparent: str = "") -> Refusal | None:
-        self.traceparent = traceparent
-        if self.gate is not None:
-            await self.gate.wait()
-        await asyncio.sleep(0)
-        self.submitted.append(submission)
-        if self.answer is None:
-            self.running.add(submission.key)
-        return self.answer
-
-    async def abort(self, keys: Many[str]) -> None:
-        await asyncio.sleep(0)
-        self.running -= set(keys)
-
-    def send(self, *tokens: int, text: str = "", finish: str | None = None) -> None:
-        for key in list(self.listeners):
-            if finish is not None:
-                self.running.discard(key)
-            self.listeners[key]((key, tokens, text, finish, None, None))
-
-    def die(self, *, left: bool = False) -> None:
-        self.running.clear()
-        for listener in list(self.listeners.values()):
-            listener(ReplicaLost(self.replica, "killed", left=left))
-
-
-class FakeChannel:
-    def __init__(self, *replicas: FakeReplica) -> None:
-        self.replicas = {replica.replica: replica for replica in replicas}
-
-    async def connect(self, replica: str) -> Any:
-        await asyncio.sleep(0)
-        if replica not in self.replicas:
-            raise ReplicaLost(replica, "unknown")
-        return self.replicas[replica]
-
-
-class Run:
-    """A sequence in its task, with what it emitted."""
-
-    def __init__(
-        self,
-        router: FakeRouter,
-        *replicas: FakeReplica,
-        max_tokens: int = 8,
-        hold_s: float = 60.0,
-        waited_s: float = 0.0,
-    ) -> None:
-        self.events: list[Event | Refused | Failed] = []
-        self.counts = Counts()
-        params = SamplingParams(max_tokens=max_tokens, seed=1)
-        began = time.monotonic() - waited_s
-        order = Order("k", (1, 2, 3, 4, 5), params, 2, 1000, began, request_id="client's-id")
-        channel = FakeChannel(*replicas)
-        sequence = Sequence(
-            order,
-            INFO,
-            router,  # type: ignore[arg-type]
-            channel,
-            self.counts,
-            hold_s,
-            self.events.append,
-        )
-        self.task = asyncio.get_running_loop().create_task(sequence.run())
-
-    @property
-    def text(self) -> str:
-        return "".join(event[2] for event in self.events if isinstance(event, tuple))
-
-    def observed(self, name: str, **labels: str) -> int:
-        histogram = self.counts.histograms.get((name, tuple(labels.items())))
-        return 0 if histogram is None else sum(histogram.counts)
-
-    def counted(self, name: str, **labels: str) -> int:
-        return self.counts.counters.get((name, tuple(labels.items())), 0)
-
-
-async def until(check: Callable[[], object]) -> None:
-    for _ in range(1000):
-        if check():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to that")
-
-
-async def settle() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0)
+from tests.deployments.sequences import (
+    BUSY,
+    FULL,
+    INFO,
+    NOBODY,
+    FakeReplica,
+    FakeRouter,
+    Run,
+    settle,
+    until,
+)
 
 
 async def test_a_calm_life() -> None:
@@ -455,3 +321,56 @@ async def test_a_submit_that_a_frozen_replica_never_answers_is_not_waited_for() 
     a.gate.set()
     await settle()
     assert (router.live(), a.running) == (0, set())
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_the_wait_ends_with_the_first_step_that_computes_something(first: bool) -> None:
+    """What waited in a replica's own queue, behind others, had waited no time at all."""
+    router, a = FakeRouter("a"), FakeReplica("a")
+    a.gate = asyncio.Event()
+    run = Run(router, a, waited_s=3.0)
+    await until(lambda: a.listeners)
+    if first:
+        a.gate.set()
+        await until(lambda: a.submitted)
+        await settle()
+    assert run.observed("request_queue_time_seconds", priority_class="high") == 0
+    a.send(7, detail=Detail(queued_s=40.0))
+    a.gate.set()
+    await settle()
+    a.send(8, finish="stop", detail=Detail())
+    await run.task
+    assert run.observed("request_queue_time_seconds", priority_class="high") == 1
+    labels = (("priority_class", "high"),)
+    assert run.counts.histograms["request_queue_time_seconds", labels].sum >= 43.0
+
+
+async def test_tokens_are_counted_as_they_come_and_for_whom() -> None:
+    router, a = FakeRouter("a"), FakeReplica("a")
+    run = Run(router, a, tenant="search")
+    await until(lambda: a.submitted)
+    await settle()
+    a.send(7, 8)
+    a.send(9)
+    assert run.counts.served == {"search": 3}
+    assert run.counted("generation_tokens_total") == 3
+    assert run.counted("tenant_tokens_total", tenant="search") == 5 + 3
+    run.task.cancel()
+    await asyncio.wait([run.task])
+    assert run.counts.served == {"search": 3}
+
+
+async def test_a_recorder_hears_of_every_turn_once() -> None:
+    router, a, b = FakeRouter("a", "b"), FakeReplica("a"), FakeReplica("b")
+    run = Run(router, a, b, traceparent="00-1-2-01")
+    await until(lambda: a.submitted)
+    await settle()
+    a.send(7)
+    a.die(left=True)
+    await until(lambda: b.submitted)
+    await settle()
+    b.send(8, finish="stop")
+    await run.task
+    turns = [("taken",), ("first_token",), ("moved", "drained"), ("taken",), ("ended", "stop", 2)]
+    assert run.turns == turns
+    assert [one.traceparent for one in (a, b)] == ["00-1-2-01"] * 2

@@ -226,3 +226,85 @@ async def test_without_a_router_nothing_is_healthy(trouble: BaseException) -> No
     assert not await ask.healthy()
     assert isinstance(await ask.describe(), Refusal)
     await ask.lost("r", certain=False)
+
+
+GROUP = [replace(TICKET, id=name, call="a") for name in "abc"]
+
+
+def called_with(router: FakeRouter, name: str) -> list[list[tuple[str, bool]]]:
+    return [[(one.id, one.again) for one in tickets] for _, tickets in router.arguments(name)]
+
+
+@pytest.mark.parametrize("trouble", [DEAD, STOPPED, ABANDONED], ids=["dead", "stopped", "session"])
+async def test_a_group_is_asked_for_again_whole(trouble: Any) -> None:
+    router = FakeRouter(admit=[trouble, None])
+    ask = client(router)
+    ask._down_since = None
+    assert await ask.admit(GROUP) is None
+    first, second = called_with(router, "admit")
+    assert first == [("a", False), ("b", False), ("c", False)]
+    assert second == [("a", True), ("b", True), ("c", True)]
+
+
+async def test_while_there_is_no_router_a_group_is_held_or_refused_whole() -> None:
+    router = FakeRouter(admit=[asyncio.Event().wait], acquire=["r"])
+    ask = client(router, max_held=4)
+    held = asyncio.create_task(ask.admit(GROUP))
+    await until(lambda: router.arguments("admit"))
+    assert called_with(router, "admit") == [[("a", True), ("b", True), ("c", True)]]
+    refusal = await ask.admit([replace(TICKET, id=name) for name in "de"])
+    assert refusal is not None
+    assert (refusal.kind, refusal.current, refusal.limit) == (RefusalKind.BUSY, 3, 4)
+    # One more has room, and whoever leaves makes room.
+    assert await ask.place(replace(TICKET, id="f"), bounced=False) == "r"
+    held.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await held
+    assert (router.calls[0].cancelled, ask._held) == (True, 0)
+
+
+async def test_its_time_to_start_runs_on_while_there_is_no_router() -> None:
+    router = FakeRouter(acquire=[DEAD, "r"], admit=[DEAD, None])
+    ask = client(router)
+    hasty = replace(TICKET, start_within_s=50.0)
+    assert await ask.place(hasty, bounced=False) == "r"
+    assert await ask.admit([hasty]) is None
+    placed = [ticket.start_within_s for _, ticket in router.arguments("acquire")]
+    admitted = [tickets[0].start_within_s for _, tickets in router.arguments("admit")]
+    for first, second in (placed, admitted):
+        assert 0.0 <= second < first <= 50.0
+    assert module._again(replace(TICKET, start_within_s=1.0), -1e9).start_within_s == 0.0
+
+
+async def test_a_new_router_is_told_what_is_held_and_nothing_that_was_given_up() -> None:
+    """It knows of no request that runs, whose they are, nor who died with them."""
+    release = asyncio.Event()
+    router = FakeRouter(acquire=["r"], session=[DEAD, None], remember=[DEAD, release.wait, None])
+    ask = client(router)
+    for name in "abc":
+        await ask.place(replace(TICKET, id=name), bounced=False)
+    ask.release("a", finished=True)
+    await until(lambda: router.arguments("release"))
+    session = asyncio.create_task(ask.keep_session())
+    await until(lambda: len(router.arguments("remember")) == 2)
+    # What is given up while that is said is said after it.
+    ask.release("b", finished=True)
+    await asyncio.sleep(0)
+    assert len(router.arguments("release")) == 1
+    release.set()
+    await until(lambda: len(router.arguments("release")) == 2)
+    said = [[one.id for one in tickets] for _, tickets in router.arguments("remember")]
+    assert all(one == ["b", "c"] for one in said[:2])
+    assert router.arguments("release")[-1] == ({"b": True},)
+    session.cancel()
+    await asyncio.wait([session])
+
+
+async def test_with_nothing_held_a_router_is_told_nothing() -> None:
+    router = FakeRouter(session=["r"])
+    session = asyncio.create_task(client(router).keep_session())
+    await until(lambda: router.arguments("session"))
+    await asyncio.sleep(0.01)
+    assert router.arguments("remember") == []
+    session.cancel()
+    await asyncio.wait([session])
