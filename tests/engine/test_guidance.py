@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
+from tokenizers import AddedToken
 
 from engine.guidance import MAX_GRAMMAR, GuidanceError, Guides, Matcher, check_grammar
 from engine.loader import load_tokenizer
@@ -163,6 +164,32 @@ def test_tokens_beyond_the_logits_are_never_allowed(tiny_model_dir: Path) -> Non
     model = Model(tiny_model_dir, extra=-100, eos=(0,))
     matcher = model.guides.matcher(of_regex("(?s:.)*"))
     assert max(allowed(matcher, model.vocab)) < model.vocab
+
+
+def test_an_added_token_is_the_text_that_it_adds(demo_model_dir: Path) -> None:
+    """llguidance's own reading of tokenizer.json takes these for special."""
+    tokenizer = load_tokenizer(demo_model_dir)
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False, normalized=False)])
+    (id,) = tokenizer.encode("<tool_call>", add_special_tokens=False)
+    guides = Guides(tokenizer, len(tokenizer), (2,))
+    for regex in ("<tool_call>x", "(<tool_call>|y)x"):
+        matcher = guides.matcher(of_regex(regex))
+        assert id in allowed(matcher, len(tokenizer))
+        matcher.push(id)
+        matcher.push(tokenizer.encode("x", add_special_tokens=False)[0])
+        assert matcher.finished
+
+
+def test_the_name_of_a_special_token_is_text(demo: Model) -> None:
+    grammar = of_regex(r"a<\|im_end\|>b")
+    matcher = demo.guides.matcher(grammar)
+    tokens: list[int] = []
+    while not matcher.finished:
+        choice = max(allowed(matcher, demo.vocab))
+        assert choice not in demo.eos
+        matcher.push(choice)
+        tokens.append(choice)
+    assert demo.text(tokens) == "a<|im_end|>b"
 
 
 @given(seed=st.integers(0, 2**32), cut=st.floats(0, 1))
