@@ -114,7 +114,11 @@ def _deployment(cls: type, config: ServeConfig, **options: Any) -> serve.Deploym
         health_check_timeout_s=10.0,
         graceful_shutdown_wait_loop_s=0.2,
         # A line for each call between our own deployments would cost more than the call.
-        logging_config={"enable_access_log": False, "log_level": config.log_level.upper()},
+        logging_config={
+            "enable_access_log": False,
+            "log_level": config.log_level.upper(),
+            "encoding": config.log_format.upper(),
+        },
         **options,
     )
 

@@ -111,3 +111,13 @@ def test_ray_env_says_to_a_shell_what_the_command_line_sets(tmp_path: Path) -> N
 def test_streams_outlive_a_change_of_gateways() -> None:
     """Serve replaces HAProxy then, and the old one cuts what it still carries after this long."""
     assert int(serve_environment()["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) >= 1800
+
+
+@pytest.mark.parametrize("encoding", ["text", "json"])
+def test_every_deployment_logs_in_the_format_that_was_set(encoding: str) -> None:
+    gateway = build_app({"log_format": encoding, "log_level": "warning"})._bound_deployment
+    _, router, replica = gateway.init_args
+    for deployment in (gateway, router._bound_deployment, replica._bound_deployment):
+        config = deployment._deployment_config.logging_config
+        assert (config["encoding"], config["log_level"]) == (encoding.upper(), "WARNING")
+        assert not config["enable_access_log"]
