@@ -37,6 +37,37 @@ class _Endpoint:
     locked: bool = True
 
 
+# Checked where grammars are made, not in the models.
+_STRUCTURED: Final[Mapping[str, Any]] = {
+    "response_format": {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"type": {"enum": ["text", "json_object"]}},
+                "required": ["type"],
+            },
+            {
+                "type": "object",
+                "properties": {
+                    "type": {"const": "json_schema"},
+                    "json_schema": {
+                        "type": "object",
+                        "properties": {"schema": {"type": "object"}},
+                        "required": ["schema"],
+                    },
+                },
+                "required": ["type", "json_schema"],
+            },
+            {"type": "null"},
+        ]
+    },
+    "structured_outputs": {"type": ["object", "null"]},
+    "guided_json": {"type": ["object", "string", "null"]},
+    "guided_regex": {"type": ["string", "null"]},
+    "guided_choice": {"type": ["array", "null"], "items": {"type": "string"}},
+    "guided_grammar": {"type": ["string", "null"]},
+}
+
 _ENDPOINTS: Final[Mapping[tuple[str, str], _Endpoint]] = {
     ("post", "/v1/chat/completions"): _Endpoint(
         "Answer a conversation.", ChatRequest, answers.ChatCompletion, generates=True
@@ -71,6 +102,8 @@ def document(served: Served, version: str, locked: bool) -> dict[str, Any]:
     definitions = schemas["$defs"]
     for name in ("ChatRequest", "CompletionRequest"):
         _bound(definitions[name]["properties"], served)
+    ids = definitions["DetokenizeRequest"]["properties"]["tokens"]["items"]
+    ids |= {"minimum": 0, "maximum": served.vocab_size - 1}
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), endpoint in _ENDPOINTS.items():
         paths.setdefault(path, {})[method] = _operation(endpoint, served, locked)
@@ -125,6 +158,7 @@ def _headers(served: Served) -> list[dict[str, Any]]:
 
 def _bound(fields: dict[str, Any], served: Served) -> None:
     """Write into the fields of a generation what depends on the server."""
+    fields |= _STRUCTURED
     low, high = served.priorities
     if served.vllm_priority:
         low, high = -high, -low

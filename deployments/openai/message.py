@@ -3,13 +3,20 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
 
 from deployments.openai.wire import Wire
 from deployments.validation import kind_of
 
 _UNBUILT_ROLES = frozenset({"tool", "function"})
 _ROLES = frozenset({"system", "developer", "user", "assistant"})
+
+
+class TextPart(BaseModel):
+    """A part of a content, for the OpenAPI document."""
+
+    type: Literal["text"]
+    text: str
 
 
 def _content(value: object, info: ValidationInfo) -> str:
@@ -49,6 +56,8 @@ def _role(value: object) -> str:
 class Message(Wire):
     """One turn of a conversation."""
 
+    model_config = ConfigDict(json_schema_extra={"required": ["role", "content"]})
+
     role: Annotated[
         str,
         PlainValidator(
@@ -57,7 +66,10 @@ class Message(Wire):
     ]
     content: Annotated[
         str,
-        PlainValidator(_content, json_schema_input_type=str | list[dict[str, Any]] | None),
+        PlainValidator(
+            _content,
+            json_schema_input_type=str | Annotated[list[TextPart], Field(min_length=1)],
+        ),
     ] = Field(default=None, validate_default=True)
     name: str | None = None
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from deployments.openai.body import read_object
 from deployments.openai.chat import ChatTokenizer, tokens_of
@@ -16,6 +16,10 @@ from deployments.openai.wire import Wire
 
 class TokenizeRequest(Wire):
     """The body of POST /tokenize: either a text or the messages of a chat."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
+    )
 
     model: str | None = None
     prompt: str | None = None

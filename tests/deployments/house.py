@@ -69,6 +69,9 @@ class FakeRouter:
             raise Gone("restarting")
         return f"{sum(self.counts.counters.values())}\n"
 
+    async def load(self, model: str) -> dict[str, Any]:
+        return {"model": model, "replicas": []}
+
     async def keep_session(self) -> None:
         await asyncio.Event().wait()
 
