@@ -1,20 +1,26 @@
 """A replica around an engine that a test drives by hand."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import engine.build
 from deployments import replica as module
 from deployments.config import ServeConfig
 from deployments.messages import Goodbye, Heard, Refusal, RefusalKind
 from deployments.replica import Replica
+from deployments.tracing import Tracing
 from engine.request import FinishReason, SamplingParams
 from engine.submission import Delta, EngineFailed, Progress, StepReport, Submission
 from router.report import Report
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class FakeEngine:
@@ -154,6 +160,29 @@ async def test_events_go_to_the_gateway_that_asked_and_ends_to_the_router(house:
     assert [key for one in reports for key in one.admitted] == ["a"]
     assert {key for one in reports for key in one.ended} == {"a"}
     assert house.replica._owner == {}
+
+
+async def test_traced_requests_have_spans_here_however_they_end(house: House) -> None:
+    memory = InMemorySpanExporter()
+    house.replica._tracing = Tracing("r", SimpleSpanProcessor(memory), time.time_ns)
+    stream = house.replica.stream("g")
+    await anext(stream)
+    for key in ("ends", "aborted"):
+        submission = Submission(key, (1,), SamplingParams())
+        assert await house.replica.submit("g", submission, PARENT) is None
+    await house.submit("untraced")
+    house.engine.end("ends")
+    house.engine.tell()
+    await anext(stream)
+    await house.replica.abort(["aborted"])
+    await stream.aclose()  # type: ignore[attr-defined]
+    spans = memory.get_finished_spans()
+    stays = [span for span in spans if span.name == "replica"]
+    outcomes = [dict(span.attributes or {})["tidegate.outcome"] for span in stays]
+    assert outcomes == ["stop", "abort"]
+    assert {f"{span.parent.span_id:016x}" for span in stays if span.parent} == {PARENT[36:52]}
+    assert [span.name for span in spans].count("decode") == 1
+    assert house.replica._stays == {}
 
 
 async def test_figures_and_names_tell_of_the_same_moment(house: House) -> None:
