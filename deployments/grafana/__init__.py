@@ -1,0 +1,1 @@
+"""A dashboard for Grafana, as its import takes it."""
