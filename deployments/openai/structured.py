@@ -19,7 +19,7 @@ from engine.request import InvalidParam
 
 # At most one blank, or one line's end with its indent, wherever JSON allows blanks: a model
 # that sees no reason to go on would otherwise fill the rest of its answer with them.
-_JSON_OPTIONS: Any = {
+JSON_OPTIONS: Any = {
     "whitespace_flexible": True,
     "whitespace_pattern": r"( |\n[ \t]{0,32})",
     "lenient": False,
@@ -81,7 +81,7 @@ def schema_grammar(schema: object, field: str) -> str:
         raise BadRequest(f"'{field}' must be a JSON schema, not {kind_of(schema)}.", field)
     require_tame(schema, field)
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
     except ValueError as error:
         raise _refused(field, str(error)) from None
 
