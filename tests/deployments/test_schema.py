@@ -69,6 +69,7 @@ def test_all_operations_are_tried(schema: Any) -> None:
     assert [(one.method.upper(), one.path) for one in made] == OPERATIONS
 
 
+NEEDED = {"messages", "prompt", "tokens"}
 MODES = [
     (method, path, mode)
     for method, path in OPERATIONS
@@ -84,6 +85,18 @@ def test_whatever_is_asked_is_answered_as_the_document_says(
     operation = schema[path][method]
     seen: set[int] = set()
 
+    def send(case: Any) -> None:
+        request = case.as_transport_kwargs(base_url="http://test")
+        request.pop("cookies", None)
+        if isinstance(request.get("data"), bytes):
+            request["content"] = request.pop("data")
+        answer = served.ask(**request)
+        seen.add(answer.status_code)
+        if answer.status_code >= 400:
+            assert error(answer)["message"]
+        if answer.status_code != 504:  # a time limit of a millisecond is one
+            case.validate_response(answer, checks=CHECKS)
+
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
         max_examples=40,
@@ -93,15 +106,11 @@ def test_whatever_is_asked_is_answered_as_the_document_says(
         suppress_health_check=list(HealthCheck),
     )
     def ask(case: Any) -> None:
-        request = case.as_transport_kwargs(base_url="http://test")
-        request.pop("cookies", None)
-        if isinstance(request.get("data"), bytes):
-            request["content"] = request.pop("data")
-        answer = served.ask(**request)
-        seen.add(answer.status_code)
-        if answer.status_code >= 400:
-            assert error(answer)["message"]
-        case.validate_response(answer, checks=CHECKS)
+        send(case)
+        if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            # Of all fields together some contradict each other, mostly.
+            case.body = {name: value for name, value in case.body.items() if name in NEEDED}
+            send(case)
 
     ask()
     if mode is GenerationMode.POSITIVE:
