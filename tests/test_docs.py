@@ -21,8 +21,11 @@ from deployments.launch import environment
 from deployments.load import snapshot
 from deployments.metrics import Counts
 from deployments.openai import errors, unbuilt
+from deployments.openai.document import document
 from deployments.openai.errors import ApiError, BadRequest
 from deployments.openai.models import ChatRequest, CompletionRequest, validated
+from deployments.openai.served import Served
+from deployments.openai.structured import grammar_of
 from router.core import RouterConfig, RouterCore
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,6 +144,28 @@ def test_fields_said_to_be_ignored_are_ignored(place: str) -> None:
         body = body_with(place, name, {"any": "thing"})
         unbuilt.refuse_unbuilt(body, UNBUILT[place])
         validated(MODELS[place], body)
+
+
+def test_ways_to_ask_for_structured_output_are_those_of_the_document() -> None:
+    line = next(line for line in API.read_text().splitlines() if line.startswith("**Structured"))
+    schemas = document(Served("m", 100, 300), "0", False)["components"]["schemas"]
+    for name, model in (("ChatRequest", ChatRequest), ("CompletionRequest", CompletionRequest)):
+        others = schemas[name]["properties"].keys() - model.model_fields.keys()
+        assert set(code(line)) == others
+        for field in others:
+            with pytest.raises(BadRequest):
+                grammar_of({field: 5})
+
+
+def test_the_document_has_the_endpoints_of_the_page() -> None:
+    paths = document(Served("m", 100, 300), "0", False)["paths"]
+    made = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    listed = {name for cell, state, _ in table(API, "Endpoints") for name in code(cell)}
+    assert made == {
+        name
+        for name in listed
+        if not name.startswith("HEAD ") and "/dashboard" not in name and "/openapi" not in name
+    }
 
 
 def test_endpoints_are_those_of_the_gateway() -> None:
