@@ -77,12 +77,18 @@ class FakeRouter:
 
 
 class FakeLink:
-    """A replica that answers each request with two tokens, a and b."""
+    """A replica that answers each request with two tokens, a and b, or with a script.
+
+    Attributes:
+        submissions: what it was given.
+        script: tokens and text of each step instead, if there are any; ends with stop.
+    """
 
     replica = "r"
     info = INFO
 
     def __init__(self) -> None:
+        self.script: list[tuple[tuple[int, ...], str]] = []
         self.listeners: dict[str, Any] = {}
         self.submissions: list[Submission] = []
 
@@ -96,6 +102,13 @@ class FakeLink:
         self.submissions.append(submission)
         loop, key = asyncio.get_running_loop(), submission.key
         listener = self.listeners[key]
+        for at, (tokens, text) in enumerate(self.script):
+            finish = "stop" if at == len(self.script) - 1 else None
+            logprobs = tuple(TokenLogprobs(token, -0.5) for token in tokens)
+            detail = None if submission.params.logprobs is None else Detail(logprobs=logprobs)
+            loop.call_soon(listener, (key, tokens, text, finish, None, detail))
+        if self.script:
+            return
         first, last = _detail(submission, 65, first=True), _detail(submission, 66, first=False)
         if submission.params.max_tokens == 1:
             loop.call_soon(listener, (key, (65,), "a", "length", None, first))

@@ -11,6 +11,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from deployments.messages import Refusal, RefusalKind
+from engine.text import Detokenizer, TokenBytes
 from tests.deployments.house import House, error, open_house
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -217,6 +218,91 @@ async def test_who_is_turned_away_hears_why_and_whether_to_try_again(
 async def test_ray_53922_max_completion_tokens_is_exact(house: House) -> None:
     await ask(house, "/v1/chat/completions", max_completion_tokens=10)
     assert house.link.submissions[0].params.max_tokens == 10
+
+
+@BOTH
+@pytest.mark.parametrize("size", [1, 3])
+async def test_vllm_3574_nothing_of_a_stop_string_is_sent(
+    house: House, path: str, size: int
+) -> None:
+    """Its beginning was streamed before the rest of it had come."""
+    names = house.gateway._intake.names
+    ids = {bytes(names.of(id, False)[1]): id for id in range(256)}
+    tokens = [ids[char.encode()] for char in "x ABC DEFGHIJ K"]
+    detokenizer = Detokenizer(
+        TokenBytes(house.gateway._intake._tokenizer), ("DEFGHIJ",), min_tokens=0
+    )
+    for at in range(0, len(tokens), size):
+        texts = [detokenizer.push(token).text for token in tokens[at : at + size]]
+        house.link.script.append((tuple(tokens[at : at + size]), "".join(texts)))
+        if detokenizer.stopped:
+            break
+    asked = True if "chat" in path else 0
+    fields = {"stop": "DEFGHIJ", "logprobs": asked, "max_tokens": 20}
+    whole = await ask(house, path, **fields)
+    chunks = await stream(house, path, **fields)
+    text, told, ends = merged(chunks, 0)
+    assert text == text_of(whole["choices"][0]) == "x ABC "
+    assert ends == [whole["choices"][0]["finish_reason"]] == ["stop"]
+    # Every token has its entry and its place, shown or not.
+    count = whole["usage"]["completion_tokens"]
+    if "chat" in path:
+        assert sum(len(piece["content"]) for piece in told) == count
+    else:
+        offsets = [at for piece in told for at in piece["text_offset"]]
+        assert offsets == list(range(count))
+        assert whole["choices"][0]["logprobs"]["text_offset"] == offsets
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": ""}),
+        ("/v1/completions", {"prompt": [""]}),
+        ("/v1/completions", {"prompt": []}),
+        ("/v1/completions", {"prompt": [[]]}),
+        ("/v1/completions", {"prompt": ["a", ""]}),
+        ("/v1/chat/completions", {"messages": []}),
+    ],
+)
+async def test_vllm_7746_an_empty_prompt_harms_nobody(
+    house: House, path: str, fields: dict[str, Any]
+) -> None:
+    """It took the engine down."""
+    answer = await house.http.post(path, json=fields)
+    assert (answer.status_code, error(answer)["param"]) == (400, next(iter(fields)))
+    assert house.link.submissions == []
+    assert text_of((await ask(house, path))["choices"][0]) == "ab"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"logit_bias": {"999999": 5}},
+        {"logit_bias": {"AI": 1}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"type": "nothing"}},
+            }
+        },
+        {"guided_regex": "("},
+    ],
+    ids=str,
+)
+async def test_vllm_16529_a_wrong_request_harms_nobody(
+    house: House, path: str, fields: dict[str, Any]
+) -> None:
+    """It took the engine down, and all other streams with it."""
+    body = {**PROMPTS[path], "stream": True}
+    async with house.http.stream("POST", path, json=body) as other:
+        answer = await house.http.post(path, json={**PROMPTS[path], **fields})
+        assert answer.status_code == 400
+        assert error(answer)["param"].split(".")[0] == next(iter(fields))
+        assert (await other.aread()).endswith(b"data: [DONE]\n\n")
+    assert len(house.link.submissions) == 1
 
 
 # ---- the tokenizer and the version --------------------------------------------------------
