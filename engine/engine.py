@@ -96,7 +96,8 @@ class Engine:
 
         Raises:
             AdmitError: it can never run here, or the queue is full.
-            InvalidParam: a token is not in the vocabulary, or nothing is left to generate.
+            InvalidParam: a token is not in the vocabulary, nothing is left to generate, or
+                the grammar is none.
             DuplicateKey: its key is taken.
             EngineFailed: the step loop has ended.
         """
