@@ -21,10 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the command line without the program's name; the process's own if None.
     """
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     server = Server(args.url, args.model or _only_model(args.url), args.tokenizer)
     load = Load(args.requests, args.concurrency, args.prompt_tokens, args.output_tokens)
-    outcomes = [_run(CLIENTS[name], server, load, args.work) for name in args.clients]
+    outcomes = [_run(CLIENTS[name], server, load, args.work) for name in args.only]
     page = as_markdown(outcomes, load, f"{platform.machine()}, {date.today():%Y-%m-%d}")
     print(page)
     if args.write is not None:
@@ -49,10 +49,11 @@ def _only_model(url: str) -> str:
     return str(answer["data"][0]["id"])
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.clients", description=__doc__)
     parser.add_argument(
-        "clients", nargs="*", choices=[*CLIENTS, []], default=list(CLIENTS), help="all if absent"
+        "--only", nargs="+", choices=CLIENTS, default=list(CLIENTS), help="clients to run"
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of a server that runs")
     parser.add_argument("--model", help="its name there; the one that the server lists")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.clients import command
 from experiments.clients.client import Client, ClientFailed, Load, Outcome, Server
 from experiments.clients.environment import Environment
 from experiments.clients.known import CLIENTS
@@ -118,3 +119,9 @@ def test_a_client_that_ends_badly_says_where_its_log_is(tmp_path: Path) -> None:
 def test_the_page_has_a_row_a_client() -> None:
     page = as_markdown([Outcome("c", "1.2", 19, 1, 304, 12.6, None)], LOAD, "x86_64, 2026-11-30")
     assert "| c | 1.2 | 19 of 20 | 1 | 304 of 320 | 13 ms | none |" in page.splitlines()
+
+
+def test_the_command_line_asks_for_all_clients_or_some() -> None:
+    parse = command.parser().parse_args
+    assert parse(["--tokenizer", "/tok"]).only == list(CLIENTS)
+    assert parse(["--tokenizer", "/tok", "--only", "aiperf"]).only == ["aiperf"]
