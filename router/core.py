@@ -13,21 +13,15 @@ that no replica takes now, nobody passes it, and nobody in the queue was to be p
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from engine.rank import Rank, SchedPolicy, rank_of
+from engine.rank import Rank, rank_of
 from router.config import RouterConfig
-from router.drain import Drain, no_earlier, spread
-from router.errors import Busy, Expired, NeverFitsAnywhere, NoReplica, UnknownTicket
-from router.fair_queue import FairQueue
+from router.errors import Busy, UnknownTicket
 from router.gauges import Gauges, priority_gauges, replica_gauges, tenant_gauges
-from router.ledger import Ledger
+from router.placing import Placing
 from router.policy import MostFreeBlocks, PlacementPolicy
-from router.preempting import where_it_preempts
-from router.queue import Entry, TicketQueue
+from router.queue import Entry
 from router.report import Report
-from router.settling import Settling
-from router.silence import Silence
-from router.tenants import Tenants
-from router.ticket import Decision, Lost, No, Placement, Refusal, Ticket
+from router.ticket import Decision, Lost, No, Refusal, Ticket
 
 __all__ = ["RouterConfig", "RouterCore"]
 
@@ -52,28 +46,17 @@ class RouterCore:
         """
         self._config = config
         self._clock = clock
-        self._rng = rng
-        self._placement = placement or MostFreeBlocks()
-        self._ledger = Ledger(
-            config.lookahead, Silence(config.suspect_after_s, config.lost_after_s)
-        )
-        self._tenants = Tenants(config.tenants)
-        self._queue = TicketQueue()
-        if config.fair_tenants and config.tenants:
-            self._queue = FairQueue(config.policy, {one.name: one.weight for one in config.tenants})
-        self._settling = Settling(config.settle_s)
-        self._drain = Drain()
-        self._expecting = config.expecting
+        placing = self._placing = Placing(config, rng, placement or MostFreeBlocks())
+        self._queue, self._ledger = placing.queue, placing.ledger
+        self._tenants, self._drain = placing.tenants, placing.drain
         self._serial = 0
-        self._placed = 0
         self._bounced = 0
         self._busy = 0
-        self._expired = 0
 
     @property
     def settling(self) -> bool:
         """Whether nothing is placed yet, since the router has just started."""
-        return self._settling.on
+        return self._placing.settling.on
 
     def acquire(self, ticket: Ticket) -> list[Decision]:
         """Place the ticket, or queue it: then a later call's decisions name it.
@@ -104,7 +87,7 @@ class RouterCore:
             place in it.
         """
         now = self._now()
-        promised = any(self._promised(ticket) for ticket in tickets)
+        promised = self._promised(tickets)
         error = self._objection(tickets, promised, now)
         if error is None:
             decisions, entered = self._enter(tickets, promised, now)
@@ -112,7 +95,7 @@ class RouterCore:
                 return decisions
             error = self._too_many(now)
         else:
-            decisions = self._place(now)
+            decisions = self._placing.run(now)
         if not decisions:
             raise error
         return decisions + [Refusal(ticket.id, error) for ticket in tickets]
@@ -133,7 +116,7 @@ class RouterCore:
             if grant is not None:
                 # A cancelled request frees a place too, but says nothing about how long one lasts.
                 self._drain.ended(now, grant.age_s(now) if finished else None)
-        return self._place(now)
+        return self._placing.run(now)
 
     def report(self, report: Report) -> list[Decision]:
         """Enter what a replica says about itself; a replica's first report registers it.
@@ -146,8 +129,8 @@ class RouterCore:
         for grant in self._ledger.apply(report, now, self._queue):
             self._drain.ended(now, grant.age_s(now))
         possible = replicas > 0 and self._ledger.largest >= largest
-        refusals = [] if possible else self._refuse_impossible(now)
-        return refusals + self._place(now)
+        refusals = [] if possible else self._placing.refuse_impossible(now)
+        return refusals + self._placing.run(now)
 
     def knows(self, replica: str) -> bool:
         """Whether the replica has reported and is not lost."""
@@ -171,7 +154,7 @@ class RouterCore:
         """
         now = self._now()
         if ticket_id in self._queue:
-            return self._place(now)
+            return self._placing.run(now)
         replica = self._ledger.holder(ticket_id)
         grant = self._ledger.drop(ticket_id)
         if replica is None or grant is None or grant.entry is None:
@@ -180,14 +163,14 @@ class RouterCore:
         self._ledger.close(replica)
         self._queue.charge(grant.entry.ticket.tenant, -grant.entry.ticket.cost)
         self._queue.put(grant.entry)
-        return self._place(now)
+        return self._placing.run(now)
 
     def lost(self, replica: str) -> Lost:
         """Drop a replica that is dead, and its grants; an unknown one is no error."""
         now = self._now()
         tickets = self._ledger.lose(replica)
-        refusals = self._refuse_impossible(now)
-        return Lost(replica, tickets, refusals + self._place(now))
+        refusals = self._placing.refuse_impossible(now)
+        return Lost(replica, tickets, refusals + self._placing.run(now))
 
     def unreachable(self, replica: str) -> Lost:
         """Somebody could not reach the replica: once may be the network's fault, twice is not.
@@ -197,7 +180,7 @@ class RouterCore:
         """
         if not self._ledger.doubt(replica):
             return self.lost(replica)
-        return Lost(replica, (), self._place(self._now()))
+        return Lost(replica, (), self._placing.run(self._now()))
 
     def served(self, tokens: Mapping[str, int]) -> list[Decision]:
         """Count tokens that were generated, by tenant; that may change whose turn it is."""
@@ -205,7 +188,7 @@ class RouterCore:
         self._tenants.served(tokens, now)
         for tenant, amount in tokens.items():
             self._queue.charge(tenant, amount)
-        return self._place(now)
+        return self._placing.run(now)
 
     def remember(self, tickets: Sequence[Ticket]) -> None:
         """Count as under way what a router before this one let in, until it is released."""
@@ -224,7 +207,7 @@ class RouterCore:
         """Let time have its effects although nothing happens; to be called about once a second."""
         now = self._now()
         self._ledger.tick(now)
-        return self._place(now)
+        return self._placing.run(now)
 
     def expect(self, replicas: int) -> list[Decision]:
         """Say how many replicas are meant to be there, whether or not they serve yet.
@@ -233,8 +216,8 @@ class RouterCore:
         that wait are refused, and new ones meet NoReplica.
         """
         now = self._now()
-        self._expecting = replicas
-        return self._refuse_impossible(now) + self._place(now)
+        self._placing.expecting = replicas
+        return self._placing.refuse_impossible(now) + self._placing.run(now)
 
     def gauges(self) -> Gauges:
         """The state now; O(replicas + queue)."""
@@ -244,16 +227,16 @@ class RouterCore:
             queued=len(waiting),
             max_queued=self._config.max_queued,
             oldest_wait_s=max((now - entry.since for entry in waiting), default=0.0),
-            expecting=self._expecting,
-            placed_total=self._placed,
+            expecting=self._placing.expecting,
+            placed_total=self._placing.placed,
             bounced_total=self._bounced,
             busy_total=self._busy,
             replicas=tuple(replica_gauges(account, now) for account in self._ledger.accounts()),
             queued_blocks=sum(entry.ticket.blocks_now for entry in waiting),
-            settling=self._settling.on,
+            settling=self._placing.settling.on,
             by_priority=priority_gauges(waiting, now),
             by_tenant=tenant_gauges(self._tenants, self._queue),
-            expired_total=self._expired,
+            expired_total=self._placing.expired,
         )
 
     def _now(self) -> float:
@@ -269,20 +252,23 @@ class RouterCore:
             config.policy, config.aging_ms, ticket.priority, ticket.arrival, self._serial
         )
 
-    def _promised(self, ticket: Ticket) -> bool:
-        """Whether the ticket has, or had, a place."""
-        known = ticket.id in self._queue or self._ledger.holder(ticket.id) is not None
-        return ticket.again or known
+    def _promised(self, tickets: Sequence[Ticket]) -> bool:
+        """Whether one of the tickets has, or had, a place: then all of them keep theirs."""
+        for ticket in tickets:
+            if ticket.again or ticket.id in self._queue or self._ledger.holder(ticket.id):
+                return True
+        return False
 
     def _objection(self, tickets: Sequence[Ticket], promised: bool, now: float) -> No | None:
         """Why not even the first of the tickets may come in, whatever room there is."""
         for ticket in tickets:
-            error = self._impossible(ticket)
+            error = self._placing.impossible(ticket)
             if error is not None:
                 return error
-        if promised:
+        if promised or not self._config.tenants:
             return None
-        return self._tenants.refusal(tickets, now, self._retry, self._retry_no_earlier)
+        placing = self._placing
+        return self._tenants.refusal(tickets, now, placing.retry, placing.retry_no_earlier)
 
     def _enter(
         self, tickets: Sequence[Ticket], promised: bool, now: float
@@ -293,121 +279,32 @@ class RouterCore:
             What was decided in this turn, and whether they are in. If not, nothing is left of
             them and nothing was decided about them, but it may have been about others.
         """
-        if self._settling.on and not promised and self._over(len(tickets)):
-            return self._place(now), False
+        before: list[Decision] = []
+        if self._placing.settling.on and not promised and self._over(len(tickets)):
+            before = self._placing.run(now)  # which may end that
+            if self._placing.settling.on:
+                return before, False
         for ticket in tickets:
-            self._forget(ticket)
+            if promised:
+                self._placing.forget(ticket)
             self._tenants.take(ticket, now)
             self._queue.put(Entry(ticket, self._rank(ticket), now))
-        decisions = self._place(now)
+        decisions = before + self._placing.run(now)
         if promised or not self._over(0) or not any(one.id in self._queue for one in tickets):
             return decisions, True
         for ticket in tickets:
-            self._placed -= self._forget(ticket)
+            self._placing.placed -= self._placing.forget(ticket)
             self._tenants.drop(ticket.id, now, unused=ticket.cost)
         ids = {ticket.id for ticket in tickets}
         others = [decision for decision in decisions if decision.ticket not in ids]
-        return others + self._place(now), False
+        return others + self._placing.run(now), False
 
     def _over(self, more: int) -> bool:
         """Whether more tickets would be too many for the queue."""
         return len(self._queue) + more > self._config.max_queued
 
-    def _forget(self, ticket: Ticket) -> bool:
-        """Undo what became of the ticket in the queue or on a replica; say whether on one."""
-        if self._queue.take(ticket.id) is not None:
-            return False
-        grant = self._ledger.drop(ticket.id)
-        if grant is None:
-            return False
-        if grant.entry is not None:
-            self._queue.charge(ticket.tenant, -grant.entry.ticket.cost)
-        return True
-
-    def _place(self, now: float) -> list[Decision]:
-        """Place from the front of the queue until the first that no replica takes.
-
-        One that only some of the replicas suit does not wait: it is refused. So is one whose
-        time is over.
-        """
-        decisions = self._refuse_expired(now)
-        if self._settling.on and self._settling.ends(now, self._ledger, self._expecting):
-            decisions += self._refuse_impossible(now)
-        while not self._settling.on and (entry := self._queue.head()) is not None:
-            replica = self._placement.choose(entry.ticket, self._ledger)
-            preempting = replica is None
-            if replica is None:
-                replica = self._where_it_preempts(entry)
-            if replica is None and not self._holds_up_others(entry.ticket):
-                break
-            self._queue.take(entry.ticket.id)
-            if replica is None:
-                decisions.append(self._refuse(entry, self._no_replica(), now))
-                continue
-            self._ledger.grant(entry, replica, now, preempting=preempting)
-            self._queue.charge(entry.ticket.tenant, entry.ticket.cost)
-            self._placed += 1
-            decisions.append(Placement(entry.ticket.id, replica))
-        self._drain.observe_queue(now, len(self._queue))
-        return decisions
-
-    def _holds_up_others(self, ticket: Ticket) -> bool:
-        """Whether others could be placed past the ticket, since it needs a kind of replica."""
-        return bool(ticket.kind) and self._ledger.has_others(ticket.kind)
-
-    def _where_it_preempts(self, entry: Entry) -> str | None:
-        levels = self._config.admission_preemption
-        if not levels or self._config.policy is SchedPolicy.FCFS:
-            return None
-        return where_it_preempts(entry, self._ledger.accounts(), levels)
-
-    def _impossible(self, ticket: Ticket) -> NoReplica | NeverFitsAnywhere | None:
-        if not len(self._ledger):
-            if self._expecting:
-                return None
-            return self._no_replica()
-        if self._settling.on:
-            return None  # a larger replica may report yet
-        if ticket.blocks_max > self._ledger.largest:
-            return NeverFitsAnywhere(ticket.blocks_max, self._ledger.largest)
-        return None
-
-    def _refuse_impossible(self, now: float) -> list[Decision]:
-        """Take out of the queue what can no longer be placed; it would block the rest for ever."""
-        refusals: list[Decision] = []
-        for entry in list(self._queue):
-            error = self._impossible(entry.ticket)
-            if error is not None:
-                self._queue.take(entry.ticket.id)
-                refusals.append(self._refuse(entry, error, now))
-        return refusals
-
-    def _refuse_expired(self, now: float) -> list[Decision]:
-        """Take out of the queue what was to be placed before now; O(1) if nothing was."""
-        refusals: list[Decision] = []
-        while (entry := self._queue.take_expired(now)) is not None:
-            self._expired += 1
-            error = Expired(now - entry.since, entry.ticket.start_within_s or 0.0)
-            refusals.append(self._refuse(entry, error, now))
-        return refusals
-
-    def _refuse(self, entry: Entry, error: No, now: float) -> Decision:
-        """Turn away what has just left the queue: its tenant gets back what it has not used."""
-        self._tenants.drop(entry.ticket.id, now, unused=entry.ticket.cost)
-        return Refusal(entry.ticket.id, error)
-
     def _too_many(self, now: float) -> Busy:
         self._busy += 1
         queued = len(self._queue)
         rate = self._drain.rate(now, self._ledger.grants)
-        return Busy(self._retry((queued + 1) / rate), queued, self._config.max_queued)
-
-    def _no_replica(self) -> NoReplica:
-        return NoReplica(self._retry(self._config.no_replica_retry_s))
-
-    def _retry(self, seconds: float) -> float:
-        config = self._config
-        return spread(seconds, config.retry_min_s, config.retry_max_s, self._rng)
-
-    def _retry_no_earlier(self, seconds: float) -> float:
-        return no_earlier(seconds, self._config.retry_min_s, self._rng)
+        return Busy(self._placing.retry((queued + 1) / rate), queued, self._config.max_queued)

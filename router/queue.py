@@ -22,17 +22,12 @@ class Entry:
     rank: Rank
     since: float
 
-    @property
-    def deadline(self) -> float | None:
-        """When, on the router's clock, it is not to be placed any more; None is never."""
-        within = self.ticket.start_within_s
-        return None if within is None else self.since + within
-
 
 class TicketQueue:
     """Entries by rank; cancelling one is O(1), putting one in O(log n).
 
-    Invariant: those of the entries that have a deadline are in ``_deadlines``, soonest first.
+    Invariant: the entries that are to be placed within a time are in ``_deadlines``, by when on
+    the router's clock that is over.
     """
 
     __slots__ = ("_deadlines", "_entries", "_order")
@@ -56,7 +51,8 @@ class TicketQueue:
         """Add an entry whose ticket is not in the queue."""
         self._entries[entry.ticket.id] = entry
         self._order.put(entry.ticket.id, entry.rank)
-        if (deadline := entry.deadline) is not None:
+        if entry.ticket.start_within_s is not None:
+            deadline = entry.since + entry.ticket.start_within_s
             self._deadlines.put(entry.ticket.id, (deadline, entry.rank.serial))
 
     def head(self) -> Entry | None:
@@ -79,12 +75,17 @@ class TicketQueue:
             self._deadlines.discard(ticket_id)
         return entry
 
+    @property
+    def hurries(self) -> bool:
+        """Whether an entry has a deadline."""
+        return len(self._deadlines) > 0
+
     def take_expired(self, now: float) -> Entry | None:
-        """Remove and return an entry whose deadline has come, or None when there is none."""
+        """Remove and return an entry that is not to be placed any more, or None: O(log n)."""
         ticket_id = self._deadlines.peek()
         if ticket_id is None:
             return None
-        deadline = self._entries[ticket_id].deadline
-        if deadline is None or deadline > now:
+        entry = self._entries[ticket_id]
+        if entry.since + (entry.ticket.start_within_s or 0.0) > now:
             return None
         return self.take(ticket_id)

@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from router.core import RouterConfig, RouterCore
-from router.errors import Busy, NeverFitsAnywhere
+from router.errors import Busy, Expired, NeverFitsAnywhere, TenantBusy
 from router.policy import Fleet, MostFreeBlocks
 from router.report import Report
-from router.ticket import Decision, Lost, Ticket
+from router.tenants import Terms
+from router.ticket import Decision, Lost, Refusal, Ticket
 from tests.router.belief import LOST_AFTER_S, SUSPECT_AFTER_S, Belief
 from tests.router.fake_cluster import FakeClock, FakeReplica
 from tests.router.life import AGING_MS, Life
@@ -19,12 +21,15 @@ MAX_QUEUED = 4
 
 _Needs = st.tuples(st.integers(1, 6), st.integers(0, 5), st.integers(0, 3))
 _Bursts = st.lists(_Needs, min_size=1, max_size=6)
+_Withins = st.sampled_from([None, None, None, 0.0, 2.0])
+TENANTS = (Terms("a", max_in_flight=6), Terms("b", weight=3.0))
 _Rarely = st.sampled_from([False] * 5 + [True])
 _Starts = st.fixed_dictionaries(
     {
         "settle_s": st.sampled_from([0.0, 3.0]),
         "expecting": st.integers(1, 3),
         "admission_preemption": st.sampled_from([1, 0, 2]),
+        "tenants": st.sampled_from([(), TENANTS]),
     }
 )
 
@@ -59,7 +64,7 @@ class Cluster(RuleBasedStateMachine):
         self,
         lookahead: int,
         totals: list[int],
-        start: dict[str, float],
+        start: dict[str, Any],
         burst: list[tuple[int, int, int]],
     ) -> None:
         self.lookahead = lookahead
@@ -69,16 +74,17 @@ class Cluster(RuleBasedStateMachine):
             self.join(total)
             self.deliver(self.network.pop())
 
-    def start_router(self, start: dict[str, float]) -> None:
+    def start_router(self, start: dict[str, Any]) -> None:
         config = RouterConfig(
             aging_ms=AGING_MS,
             lookahead=self.lookahead,
             max_queued=MAX_QUEUED,
             suspect_after_s=SUSPECT_AFTER_S,
             lost_after_s=LOST_AFTER_S,
-            **start,  # type: ignore[arg-type]
+            **start,
         )
         self.levels = config.admission_preemption
+        self.fair = bool(config.tenants)
         self.belief = Belief(config.settle_s, config.expecting)
         self.core = RouterCore(config, self.clock, Random(0), self)
 
@@ -101,34 +107,85 @@ class Cluster(RuleBasedStateMachine):
 
     # Gateways
 
-    @rule(burst=_Bursts)
-    def ask(self, burst: list[tuple[int, int, int]]) -> None:
+    @rule(burst=_Bursts, within=_Withins, tenant=st.sampled_from("ab"))
+    def ask(
+        self, burst: list[tuple[int, int, int]], within: float | None = None, tenant: str = "a"
+    ) -> None:
         for blocks, grows, priority in burst:
-            self.count += 1
-            arrival = round(self.now() * 1000)
-            self.acquire(Ticket(f"t{self.count}", priority, arrival, blocks, blocks + grows))
+            self.acquire(self.ticket(blocks, grows, priority, tenant, within))
 
-    def acquire(self, ticket: Ticket) -> None:
-        queued = sum(life.replica is None for life in self.lives.values())
-        self.lives[ticket.id] = Life(ticket)
-        answer = self.answer(ticket)
-        if isinstance(answer, list):
-            self.settle(answer)
+    @rule(burst=_Bursts, within=_Withins, tenant=st.sampled_from("ab"))
+    def ask_together(
+        self, burst: list[tuple[int, int, int]], within: float | None, tenant: str
+    ) -> None:
+        priority = burst[0][2]
+        tickets = [self.ticket(one, more, priority, tenant, within) for one, more, _ in burst]
+        call = tickets[0].id
+        self.acquire(*(replace(ticket, call=call) for ticket in tickets))
+
+    def ticket(
+        self, blocks: int, grows: int, priority: int, tenant: str, within: float | None
+    ) -> Ticket:
+        self.count += 1
+        name, arrival = f"t{self.count}", round(self.now() * 1000)
+        return Ticket(
+            name,
+            priority,
+            arrival,
+            blocks,
+            blocks + grows,
+            tenant=tenant,
+            cost=10 * blocks,
+            start_within_s=within,
+        )
+
+    def acquire(self, *tickets: Ticket) -> None:
+        """Ask for tickets together; what is refused is all of them, and gone."""
+        for ticket in tickets:
+            self.lives[ticket.id] = Life(ticket, since=self.now())
+        decisions, error = self.answer(tickets)
+        if error is None:
+            self.settle(decisions)
             return
-        del self.lives[ticket.id]
-        if isinstance(answer, Busy):
-            assert answer.queued == queued >= MAX_QUEUED
-            assert not ticket.again
-            assert 1.0 <= answer.retry_after <= 60.0
-        else:
+        for ticket in tickets:
+            del self.lives[ticket.id]
+        self.settle(decisions)
+        queued = sum(life.replica is None for life in self.lives.values())
+        if isinstance(error, NeverFitsAnywhere):
             assert not self.core.settling
-            assert ticket.blocks_max == answer.blocks > self.largest() == answer.total
+            most = max(ticket.blocks_max for ticket in tickets)
+            assert most >= error.blocks > self.largest() == error.total
+            return
+        assert not any(ticket.again for ticket in tickets)
+        assert 1.0 <= error.retry_after <= 60.0
+        if isinstance(error, TenantBusy):
+            calls = {one.ticket.call or one.ticket.id for one in self.lives.values()}
+            assert error.in_flight >= 6
+            assert len(calls) >= 6
+        else:
+            assert error.queued == queued
+            assert queued + len(tickets) > MAX_QUEUED
 
-    def answer(self, ticket: Ticket) -> list[Decision] | Busy | NeverFitsAnywhere:
+    def answer(
+        self, tickets: tuple[Ticket, ...]
+    ) -> tuple[list[Decision], Busy | TenantBusy | NeverFitsAnywhere | None]:
+        """What was decided about others, or all if the tickets are let in, and why they are not."""
         try:
-            return self.core.acquire(ticket)
-        except (Busy, NeverFitsAnywhere) as error:
-            return error
+            decisions = self.core.acquire_all(tickets)
+        except (Busy, TenantBusy, NeverFitsAnywhere) as error:
+            return [], error
+        ids = {ticket.id for ticket in tickets}
+        mine = [one.error for one in decisions if isinstance(one, Refusal) and one.ticket in ids]
+        error = next((one for one in mine if not isinstance(one, Expired)), None)
+        if error is None:
+            return decisions, None
+        assert isinstance(error, Busy | TenantBusy | NeverFitsAnywhere)
+        assert len(mine) == len(tickets), "a part of a group was let in"
+        return [one for one in decisions if one.ticket not in ids], error
+
+    @rule(tenant=st.sampled_from("ab"), tokens=st.integers(1, 200))
+    def generate(self, tenant: str, tokens: int) -> None:
+        self.settle(self.core.served({tenant: tokens}))
 
     @precondition(lambda self: any(life.in_flight for life in self.lives.values()))
     @rule(data=st.data(), said=st.sampled_from(["yes", "yes", "yes", "full", "bad request"]))
@@ -262,8 +319,13 @@ class Cluster(RuleBasedStateMachine):
                 self.replicas[name].end(life.ticket.id)
         self.settle(lost.decisions)
         for life in moved:
+            self.settle(self.core.release(life.ticket.id))
             self.count += 1
-            self.acquire(replace(life.ticket, id=f"t{self.count}", again=True))
+            call = life.ticket.call or life.ticket.id
+            again = replace(
+                life.ticket, id=f"t{self.count}", again=True, cost=0, call=call, start_within_s=None
+            )
+            self.acquire(again)
 
     @precondition(lambda self: self.replicas)
     @rule(data=st.data())
@@ -302,7 +364,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(really=_Rarely, start=_Starts, burst=_Bursts)
     def restart_router(
-        self, really: bool, start: dict[str, float], burst: list[tuple[int, int, int]]
+        self, really: bool, start: dict[str, Any], burst: list[tuple[int, int, int]]
     ) -> None:
         """Its grants are forgotten, what was under way to it is lost, who waits asks again."""
         if not really:
@@ -311,6 +373,7 @@ class Cluster(RuleBasedStateMachine):
             self.submit_all()
         self.network.clear()
         self.start_router(start)
+        self.core.remember([one.ticket for one in self.lives.values() if one.replica is not None])
         for life in list(self.lives.values()):
             life.forgotten = life.replica is not None
             if life.replica is None:

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from router.errors import NeverFitsAnywhere
+from router.errors import Expired, NeverFitsAnywhere
 from router.preempting import where_it_preempts
 from router.ticket import Decision, Placement, Ticket
 from tests.router.life import Life
@@ -27,12 +27,16 @@ class RouterMachine(Cluster):
         for decision in decisions:
             life = self.lives[decision.ticket]
             assert life.replica is None, "placed twice"
-            assert not self.core.settling
             if not isinstance(decision, Placement):
-                assert isinstance(decision.error, NeverFitsAnywhere)
-                assert life.ticket.blocks_max > self.largest()
+                if isinstance(decision.error, Expired):
+                    assert life.expired(self.now()), "refused too early"
+                else:
+                    assert isinstance(decision.error, NeverFitsAnywhere)
+                    assert life.ticket.blocks_max > self.largest()
                 del self.lives[decision.ticket]
                 continue
+            assert not life.expired(self.now()), "placed after its time"
+            assert not self.core.settling
             name = decision.replica
             assert name not in self.belief.closed, "placed on a closed replica"
             assert name not in self.belief.leaving, "placed on a replica that leaves"
@@ -41,8 +45,10 @@ class RouterMachine(Cluster):
             life.preempting = account.charged[decision.ticket].preempting
             if life.preempting:
                 self.check_preempts(life)
-            waiting = (other for other in self.lives.values() if other.replica is None)
-            assert not any(other.order < life.order for other in waiting), "passed the head"
+            for other in self.lives.values():
+                if other.replica is None and other.order < life.order:
+                    assert self.fair, "passed the head"
+                    assert life.passes(other), "passed the head"
             if name not in self.dead:
                 self.check_not_too_much(name)
         assert self.core.settling is self.belief.settles(self.now(), self.complete())
@@ -121,6 +127,16 @@ class RouterMachine(Cluster):
         homes = {k for a in ledger.accounts() for k in (*a.charged, *a.admitted)}
         assert homes == set(ledger._home)
         assert len(homes) == sum(a.grants for a in ledger.accounts())
+
+    @invariant()
+    def calls_under_way_are_those_that_have_not_ended(self) -> None:
+        if not hasattr(self, "core") or not self.fair:
+            return
+        for shown in self.core.gauges().by_tenant:
+            mine = [one for one in self.lives.values() if one.ticket.tenant == shown.tenant]
+            calls = {one.ticket.call or one.ticket.id for one in mine}
+            assert shown.queued == sum(one.replica is None for one in mine)
+            assert shown.in_flight == len(calls)
 
     @invariant()
     def charges_are_those_of_living_tickets(self) -> None:
