@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from deployments.calls import detached
 from deployments.dispatch import Sequence
 from deployments.messages import Event, RefusalKind
-from deployments.openai.call import Call, Choice, Job, Usage
+from deployments.openai.call import Call, Choice, Finish, Job, Usage
 from deployments.openai.errors import (
     ApiError,
     BadRequest,
@@ -29,6 +29,7 @@ from deployments.openai.errors import (
 )
 from deployments.openai.sse import HEADERS, KEEP_ALIVE, MEDIA_TYPE, EventStream
 from deployments.openai.tokens import TokenNames
+from deployments.openai.tool_parser import CallPiece
 from deployments.openai.view import View
 from deployments.order import Failed, Refused
 from engine.request import FinishReason
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 Emit: TypeAlias = Callable[[Event | Refused | Failed], None]
 
-Gain: TypeAlias = tuple[int, str, FinishReason | None]
+Gain: TypeAlias = tuple[int, str, Finish | None]
 """What a choice gained in a step: its index, new text, and why it ended if it did."""
 
 
@@ -88,7 +89,7 @@ class Choices:
         self._tasks: list[asyncio.Task[None]] = []
         self._came: deque[tuple[int, Event | Refused | Failed]] = deque()
         self._wake: asyncio.Future[None] | None = None
-        self._views = [View.of(call, job, names) for job in call.jobs]
+        self._views = [View.of(call, index, names) for index in range(len(call.jobs))]
         self._tokens = 0
 
     @property
@@ -150,10 +151,11 @@ class Choices:
         if isinstance(event, Refused | Failed):
             raise api_error(event) from event
         _, tokens, text, reason, _, detail = event
-        finish = None if reason is None else FinishReason(reason)
+        ended = None if reason is None else FinishReason(reason)
+        finish: Finish | None = ended
         view = self._views[index]
         if view is not None:
-            text, finish = view.see(text, finish, detail)
+            text, finish = view.see(text, ended, detail)
         if not self.call.jobs[index].mute:
             self._tokens += len(tokens)
         return index, text, finish
@@ -163,6 +165,11 @@ class Choices:
         view = self._views[index]
         return None if view is None else view.logprobs()
 
+    def calls(self, index: int) -> Many[CallPiece]:
+        """Return what a choice gained of calls of tools since the last time."""
+        view = self._views[index]
+        return () if view is None else view.calls()
+
     async def answer(self) -> dict[str, object]:
         """Return the body of an answer that is not streamed.
 
@@ -170,7 +177,7 @@ class Choices:
             ApiError: see ``read``.
         """
         texts: list[list[str]] = [[] for _ in self.call.jobs]
-        ends: dict[int, FinishReason] = {}
+        ends: dict[int, Finish] = {}
         while len(ends) < len(texts):
             if (came := await self.read()) is not None:
                 index, text, finish = came
@@ -178,7 +185,7 @@ class Choices:
                 if finish is not None:
                     ends[index] = finish
         choices = [
-            Choice("".join(text), ends[index], self.logprobs(index))
+            Choice("".join(text), ends[index], self.logprobs(index), self.calls(index))
             for index, text in enumerate(texts)
         ]
         return self.call.answer(choices, self.usage, self.fingerprint)
@@ -241,7 +248,9 @@ class AnswerStream:
         index, text, finish = came
         self._left -= finish is not None
         usage = self._choices.usage if self._shows_usage else None
-        return self._wire.push(index, text, finish, self._choices.logprobs(index), usage)
+        return self._wire.push(
+            index, text, finish, self._choices.logprobs(index), usage, self._choices.calls(index)
+        )
 
 
 class ClosingStream(StreamingResponse):

@@ -11,6 +11,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 
 from deployments.autoscaling import autoscaling_config
+from deployments.chat_template import with_template
 from deployments.config import ConfigError, ServeConfig
 from deployments.gateway import Gateway
 from deployments.gpus import await_gpus
@@ -41,12 +42,12 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
         args: settings of ``ServeConfig`` by name; for the API key the environment is asked too.
 
     Raises:
-        ConfigError: unknown setting or wrong value, also in the key file.
+        ConfigError: unknown setting or wrong value, also in the key file or the chat template.
         RayServeException: the same, on a cluster; or it has too few GPUs.
     """
     try:
         config = args if isinstance(args, ServeConfig) else ServeConfig.of(args, os.environ)
-        config = with_access(config)
+        config = with_template(with_access(config))
     except ConfigError as error:
         if isinstance(args, ServeConfig) or not ray.is_initialized():
             raise

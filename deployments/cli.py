@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from deployments import top
+from deployments.chat_template import with_template
 from deployments.closing import Closing
 from deployments.config import ConfigError, ServeConfig
 from deployments.failures import Broken, LaunchError
@@ -114,10 +115,11 @@ def serve(config: ServeConfig) -> int:
 
     Raises:
         ModelError: the model cannot be read.
-        ConfigError: the context asked for is longer than the model's, or the key file is wrong.
+        ConfigError: the context asked for is longer than the model's, or the key file or the
+            chat template is wrong.
         LaunchError: something does not start, or Ray dies.
     """
-    config = with_access(config)
+    config = with_template(with_access(config))
     _on_signals(_stop)
     try:
         _check_model(config)

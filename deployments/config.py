@@ -51,6 +51,7 @@ class ServeConfig(
     """
 
     _access: Access | None = PrivateAttr(default=None)
+    _template: str | None = PrivateAttr(default=None)
 
     @field_validator("api_key")
     @classmethod
@@ -143,6 +144,17 @@ class ServeConfig(
     def access(self) -> Access | None:
         """What the key file says, once it was read; not part of `to_args`."""
         return self._access
+
+    def with_template(self, template: str) -> Self:
+        """Return the configuration with what the file of its chat template holds."""
+        copy = self.model_copy()
+        copy._template = template
+        return copy
+
+    @property
+    def template(self) -> str | None:
+        """The Jinja source of the chat template, once it was read; not part of `to_args`."""
+        return self._template
 
     @property
     def key(self) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeVar
 from fastapi import Request
 from starlette.types import Scope
 
+from deployments.chat_template import use_template
 from deployments.config import ServeConfig
 from deployments.keys import Keyring
 from deployments.messages import ReplicaInfo
@@ -19,6 +20,7 @@ from deployments.openai.call import Call
 from deployments.openai.length import longest_token
 from deployments.openai.served import Served
 from deployments.openai.tokens import TokenNames
+from deployments.openai.tool_formats import dialect_of
 from deployments.tenant import Tenant
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
@@ -78,6 +80,7 @@ class Intake:
         folder = resolve(config.model)
         info = model_info(folder)
         self._tokenizer = load_tokenizer(folder)
+        use_template(self._tokenizer, config)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self.names = TokenNames(self._tokenizer)
         self.served = Served(
@@ -88,6 +91,7 @@ class Intake:
             priorities=(-config.max_priority, config.max_priority),
             vllm_priority=config.vllm_priority,
             tiers=config.tiers,
+            dialect=dialect_of(config.tool_format, self._tokenizer),
             longest_token=longest_token(self._tokenizer),
         )
 

@@ -301,6 +301,16 @@ class HttpSettings(_Settings):
         description="A YAML file of tenants, their API keys and their limits; it is read where "
         "the application is built.",
     )
+    chat_template: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A Jinja file to write conversations with, instead of the model's own chat "
+        "template; it is read where the application is built.",
+    )
+    tool_format: Literal["auto", "hermes", "llama3_json", "mistral"] = Field(
+        default="auto",
+        description="How the model writes calls of tools; `auto` looks it up in the chat template.",
+    )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Larger request bodies get a 413."
     )

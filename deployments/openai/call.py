@@ -8,14 +8,25 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from enum import StrEnum
+from typing import Any, ClassVar, TypeAlias
 
 from deployments.openai.logprobs import Ledger
 from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
+from deployments.openai.tool_parser import CallParser, CallPiece
 from engine.request import FinishReason, SamplingParams
 
 _ID_BITS = 128
+
+
+class CallsMade(StrEnum):
+    """Why a choice ended that the engine knows only as a text; the value is OpenAI's."""
+
+    TOOL_CALLS = "tool_calls"
+
+
+Finish: TypeAlias = FinishReason | CallsMade
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +54,13 @@ class Choice:
         text: the answer, an echoed prompt included.
         finish: why it ended.
         logprobs: the ``logprobs`` object, if the client asked for one.
+        calls: of tools, in pieces.
     """
 
     text: str
-    finish: FinishReason
+    finish: Finish
     logprobs: dict[str, Any] | None = None
+    calls: Sequence[CallPiece] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,10 @@ class Call(ABC):
     @abstractmethod
     def ledger(self, names: TokenNames, job: Job) -> Ledger:
         """Return an empty list of log-probabilities, for a choice that is to have one."""
+
+    def parser(self, index: int) -> CallParser | None:
+        """Return what finds the calls of tools in a choice, None if there can be none."""
+        return None
 
     @property
     def prompt_tokens(self) -> int:

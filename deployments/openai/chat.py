@@ -19,6 +19,8 @@ from deployments.openai.served import Served
 from deployments.openai.structured import grammar_of
 from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
+from deployments.openai.tool_parser import CallParser, joined
+from deployments.openai.tools import ToolUse
 from deployments.openai.unbuilt import CHAT, refuse_unbuilt
 
 
@@ -28,7 +30,12 @@ class ChatTokenizer(Protocol):
     chat_template: Any
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        tokenize: bool,
+        add_generation_prompt: bool,
+        **variables: Any,
     ) -> Any: ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
@@ -36,7 +43,13 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatCall(Call):
-    """A call whose answer is an assistant's turn."""
+    """A call whose answer is an assistant's turn.
+
+    Attributes:
+        tools: those that may be called.
+    """
+
+    tools: ToolUse | None = None
 
     object: ClassVar[str] = "chat.completion"
     shape: ClassVar[Shape] = Shape(
@@ -48,15 +61,21 @@ class ChatCall(Call):
     )
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if calls := joined(choice.calls):
+            message |= {"content": choice.text or None, "tool_calls": calls}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message,
             "logprobs": choice.logprobs,
             "finish_reason": choice.finish.value,
         }
 
     def ledger(self, names: TokenNames, job: Job) -> ChatLedger:
         return ChatLedger(names)
+
+    def parser(self, index: int) -> CallParser | None:
+        return None if self.tools is None else self.tools.parser(index)
 
 
 def prepare(
@@ -89,8 +108,14 @@ def prepare(
     request = validated(ChatRequest, fields)
     terms = Terms.of(request, headers, served)
     grammar = grammar_of(fields)
+    choice, several = request.tool_choice, request.parallel_tool_calls
+    tools = ToolUse.of(request.tools, choice, several, served.dialect, rng)
+    if tools is not None:
+        if grammar is not None:
+            raise BadRequest("'tools' cannot be combined with a form for the answer.", "tools")
+        grammar = tools.grammar()
     require_choices(1, request, served)
-    prompt = tuple(tokens_of(request.messages, tokenizer, served))
+    prompt = tuple(tokens_of(request.messages, tokenizer, served, tools))
     return ChatCall(
         id=new_id("chatcmpl", rng),
         created=int(now),
@@ -98,6 +123,7 @@ def prepare(
         terms=terms,
         jobs=tuple(jobs_of(request, [prompt], served, None, "messages", rng, grammar=grammar)),
         each=request.n,
+        tools=tools,
     )
 
 
@@ -105,6 +131,7 @@ def tokens_of(
     messages: Sequence[Message],
     tokenizer: ChatTokenizer,
     served: Served,
+    tools: ToolUse | None = None,
     *,
     add_generation_prompt: bool = True,
     add_special_tokens: bool = False,
@@ -114,21 +141,26 @@ def tokens_of(
     Args:
         messages: at least one.
         tokenizer: of the served model.
-        served: bounds the length.
+        served: bounds the length, and says whether the template knows tools.
+        tools: those that the model is told of.
         add_generation_prompt: end with the beginning of an assistant's turn.
         add_special_tokens: add the tokenizer's own, though the template writes all that the
             model was trained with: a second beginning-of-sequence token, mostly.
 
     Raises:
-        BadRequest: there is no template, it refuses the messages, or they are too long.
+        BadRequest: there is no template, it refuses the messages or knows no tools, or they
+            are too long.
     """
     if not tokenizer.chat_template:
         raise BadRequest("The model has no chat template; use /v1/completions.", "messages")
+    if served.dialect is None:
+        _require_no_tools(messages)
     try:
         text = tokenizer.apply_chat_template(
             [message.for_template() for message in messages],
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
+            **({} if tools is None else {"tools": tools.for_template()}),
         )
     except TemplateError as error:
         # Templates refuse what the model was not trained on, e.g. two user turns in a row.
@@ -137,3 +169,13 @@ def tokens_of(
         ) from None
     require_possible(text, served, "messages")
     return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def _require_no_tools(messages: Sequence[Message]) -> None:
+    for index, message in enumerate(messages):
+        if message.of_tools:
+            raise BadRequest(
+                f"'messages.{index}' is about tools, which the chat template of this model does "
+                "not know.",
+                f"messages.{index}",
+            )

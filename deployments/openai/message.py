@@ -1,15 +1,23 @@
 """Messages: one turn of a conversation, in the forms that clients spell it."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from deployments.openai.wire import Wire
 from deployments.validation import kind_of
 
-_UNBUILT_ROLES = frozenset({"tool", "function"})
-_ROLES = frozenset({"system", "developer", "user", "assistant"})
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 class TextPart(BaseModel):
@@ -45,12 +53,46 @@ def _part(index: int, part: object) -> str:
 
 
 def _role(value: object) -> str:
-    if isinstance(value, str) and value in _UNBUILT_ROLES:
+    if value == "function":
         raise ValueError(f"{value!r} is not supported yet")
     if not isinstance(value, str) or value not in _ROLES:
         raise ValueError(f"must be one of {', '.join(sorted(_ROLES))}")
     # OpenAI's newer name for the same thing; templates know the older one.
     return "system" if value == "developer" else value
+
+
+def _arguments(value: object) -> dict[str, Any]:
+    """Read the arguments of a call: an object, which the API carries as text."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a string, not {kind_of(value)}")
+    try:
+        arguments = json.loads(value or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ValueError("must be a JSON object")
+    return arguments
+
+
+class MadeFunction(Wire):
+    """What was called."""
+
+    name: str
+    arguments: Annotated[dict[str, Any], PlainValidator(_arguments, json_schema_input_type=str)]
+
+
+class MadeCall(Wire):
+    """A call of a tool that an assistant made."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: MadeFunction
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the call as chat templates expect it: its arguments as an object."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        call = {"type": "function", "function": function}
+        return call if self.id is None else {**call, "id": self.id}
 
 
 class Message(Wire):
@@ -61,7 +103,8 @@ class Message(Wire):
     role: Annotated[
         str,
         PlainValidator(
-            _role, json_schema_input_type=Literal["system", "developer", "user", "assistant"]
+            _role,
+            json_schema_input_type=Literal["system", "developer", "user", "assistant", "tool"],
         ),
     ]
     content: Annotated[
@@ -72,16 +115,35 @@ class Message(Wire):
         ),
     ] = Field(default=None, validate_default=True)
     name: str | None = None
+    tool_calls: list[MadeCall] = Field(default_factory=list)
+    tool_call_id: str | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_calls(cls, value: Any) -> Any:
-        for field in ("tool_calls", "function_call", "audio"):
+        for field in ("function_call", "audio"):
             if isinstance(value, Mapping) and value.get(field):
                 raise ValueError(f"carries '{field}', which is not supported yet")
         return value
 
-    def for_template(self) -> dict[str, str]:
+    @field_validator("tool_calls")
+    @classmethod
+    def _an_assistant_calls(cls, calls: list[MadeCall], info: ValidationInfo) -> list[MadeCall]:
+        if calls and info.data.get("role") not in ("assistant", None):
+            raise ValueError("is only allowed in an assistant's turn")
+        return calls
+
+    @property
+    def of_tools(self) -> bool:
+        """Whether the turn calls tools, or brings the answer of one."""
+        return self.role == "tool" or bool(self.tool_calls)
+
+    def for_template(self) -> dict[str, Any]:
         """Return the turn as chat templates expect it."""
-        turn = {"role": self.role, "content": self.content}
-        return turn if self.name is None else {**turn, "name": self.name}
+        turn: dict[str, Any] = {"role": self.role, "content": self.content}
+        for key in ("name", "tool_call_id"):
+            if getattr(self, key) is not None:
+                turn[key] = getattr(self, key)
+        if self.tool_calls:
+            turn["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        return turn

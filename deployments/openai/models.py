@@ -14,6 +14,7 @@ from deployments.openai import forms
 from deployments.openai.errors import invalid
 from deployments.openai.forms import MAX_LOGPROBS, Prompt
 from deployments.openai.message import Message
+from deployments.openai.tools import MAX_TOOLS, Tool, ToolChoiceField
 from deployments.openai.wire import Wire
 from engine.request import SamplingParams
 
@@ -125,6 +126,9 @@ class ChatRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
+    tools: list[Tool] = Field(default_factory=list, max_length=MAX_TOOLS)
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deployments.openai.errors import BadRequest, unknown_model
+from deployments.openai.tool_formats import Dialect
 from deployments.validation import show
 
 
@@ -20,6 +21,7 @@ class Served:
         priorities: lowest and highest that the client may ask for.
         vllm_priority: the body's priority counts as in vLLM, lower being more urgent.
         tiers: the priority of each service tier beside ``auto`` and ``default``.
+        dialect: how the model calls tools, None if its chat template knows none.
         longest_token: characters that one token stands for at most, None if not known.
     """
 
@@ -30,6 +32,7 @@ class Served:
     priorities: tuple[int, int] = (-1_000, 1_000)
     vllm_priority: bool = False
     tiers: Mapping[str, int] = field(default_factory=dict)
+    dialect: Dialect | None = None
     longest_token: int | None = None
 
     def within(self, low: int | None, high: int | None) -> "Served":

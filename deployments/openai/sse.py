@@ -8,11 +8,12 @@ choice, so a token costs one JSON string and one concatenation.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
-from deployments.openai.call import Call, Usage
+from deployments.openai.call import Call, Finish, Usage
 from deployments.openai.errors import ApiError
-from engine.request import FinishReason
+from deployments.openai.tool_parser import CallPiece
 
 MEDIA_TYPE: Final = "text/event-stream"
 HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -73,9 +74,10 @@ class EventStream:
         self,
         index: int,
         text: str,
-        finish: FinishReason | None = None,
+        finish: Finish | None = None,
         logprobs: dict[str, Any] | None = None,
         usage: Usage | None = None,
+        calls: Iterable[CallPiece] = (),
     ) -> bytes:
         """Return the events for what a choice gained in one step; empty if there are none.
 
@@ -85,8 +87,10 @@ class EventStream:
             finish: set with the choice's last text.
             logprobs: of the new tokens, if the client wants them; they do not wait for text.
             usage: the tokens so far, if the client wants them with each chunk.
+            calls: what it gained of calls of tools; each piece is a chunk.
         """
-        if finish is None and logprobs is None and usage is None and index in self._heads:
+        plain = finish is None and logprobs is None and usage is None and not calls
+        if plain and index in self._heads:
             # What nearly every token is.
             if not text:
                 return b""
@@ -108,6 +112,9 @@ class EventStream:
                 events = head + shape.text + '""' + text_tail
         if text or logprobs is not None:
             events += head + shape.text + compact(text) + text_tail
+        for piece in calls:
+            entry = compact(piece.body())
+            events += f'{head}"delta":{{"tool_calls":[{entry}]}}{tail}'
         if finish is not None:
             reason = f',"logprobs":null,"finish_reason":"{finish.value}"'
             events += head + shape.closing + reason + end

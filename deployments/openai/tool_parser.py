@@ -1,6 +1,6 @@
 """From an answer's text, as it comes, to what is content and what are calls of tools."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -42,6 +42,18 @@ class CallPiece:
             return {"index": self.index, "function": {"arguments": self.arguments}}
         function = {"name": self.name, "arguments": self.arguments}
         return {"index": self.index, "id": self.id, "type": "function", "function": function}
+
+
+def joined(pieces: Iterable[CallPiece]) -> list[dict[str, Any]]:
+    """Return the ``tool_calls`` of a whole message."""
+    calls: list[dict[str, Any]] = []
+    for piece in pieces:
+        if piece.name is not None:
+            function = {"name": piece.name, "arguments": piece.arguments}
+            calls.append({"id": piece.id, "type": "function", "function": function})
+        else:
+            calls[piece.index]["function"]["arguments"] += piece.arguments
+    return calls
 
 
 @dataclass(slots=True)

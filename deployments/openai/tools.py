@@ -24,7 +24,7 @@ _ALPHABET: Final = string.ascii_letters + string.digits
 class Function(Wire):
     """A function, as its caller describes it."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool = False

@@ -34,8 +34,6 @@ _BOTH: Mapping[str, Neutral] = {
 
 CHAT: Mapping[str, Neutral] = {
     **_BOTH,
-    "tools": ([],),
-    "tool_choice": ("none",),
     "functions": ([],),
     "function_call": ("none",),
     "audio": (),

@@ -195,12 +195,12 @@ def test_places_and_bytes_are_those_of_the_text_however_it_is_cut(
 
 def test_a_plain_choice_needs_no_view() -> None:
     for call in (chat_call({}), completion_call({})):
-        assert View.of(call, call.jobs[0], NAMES) is None
+        assert View.of(call, 0, NAMES) is None
 
 
 def test_every_token_has_its_entry_while_its_text_is_held_back() -> None:
     call = chat_call({"logprobs": True})
-    view = View.of(call, call.jobs[0], NAMES)
+    view = View.of(call, 0, NAMES)
     assert view is not None
     assert view.see("", None, told(ids("E"))) == ("", None)
     assert view.logprobs() is not None
@@ -213,7 +213,7 @@ def test_every_token_has_its_entry_while_its_text_is_held_back() -> None:
 
 def test_an_echo_goes_out_once_before_the_text() -> None:
     call = completion_call({"prompt": "hi", "echo": True})
-    view = View.of(call, call.jobs[0], NAMES)
+    view = View.of(call, 0, NAMES)
     assert view is not None
     assert view.see("", None, None) == ("hi", None)
     assert view.see("a", FinishReason.STOP, None) == ("a", FinishReason.STOP)
@@ -223,7 +223,7 @@ def test_an_echo_goes_out_once_before_the_text() -> None:
 @pytest.mark.parametrize("echo", [True, False])
 def test_nothing_of_a_muted_choice_is_seen_but_its_prompt(echo: bool) -> None:
     call = completion_call({"prompt": ids("hi"), "echo": echo, "max_tokens": 0, "logprobs": 1})
-    view = View.of(call, call.jobs[0], NAMES)
+    view = View.of(call, 0, NAMES)
     assert view is not None
     prompt = (None, *told(ids("i")).logprobs) if echo else ()
     detail = Detail(logprobs=told([EOS]).logprobs, prompt_logprobs=prompt)

@@ -250,8 +250,9 @@ def test_a_name_reaches_the_template() -> None:
         ({"content": "x"}, "messages.0.role"),
         ({"role": "robot", "content": "x"}, "messages.0.role"),
         ({"role": ["user"], "content": "x"}, "messages.0.role"),
-        ({"role": "tool", "content": "x", "tool_call_id": "1"}, "messages.0.role"),
-        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages.0"),
+        ({"role": "function", "content": "x", "name": "f"}, "messages.0.role"),
+        ({"role": "tool", "content": "x", "tool_call_id": "1"}, "messages.0"),
+        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages.0.tool_calls.0.function"),
         ({"role": "assistant", "audio": {"id": "1"}}, "messages.0"),
         ({"role": "user", "content": "x", "name": 5}, "messages.0.name"),
         ("hi", "messages.0"),
@@ -263,11 +264,6 @@ def test_a_bad_turn_is_refused_by_its_path(message: Any, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
         chat_call({"messages": [message]})
     assert caught.value.param == param
-
-
-def test_a_tools_turn_is_called_unsupported() -> None:
-    with pytest.raises(BadRequest, match="'tool' is not supported yet"):
-        chat_call({"messages": [{"role": "tool", "content": "x"}]})
 
 
 @pytest.mark.parametrize("messages", [[], "hi", {}, 5])

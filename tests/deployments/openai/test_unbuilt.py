@@ -22,8 +22,6 @@ MEANT: dict[str, list[Any]] = {
 }
 MEANT_IN_CHAT: dict[str, list[Any]] = {
     **MEANT,
-    "tools": [[{"type": "function", "function": {"name": "f"}}]],
-    "tool_choice": ["auto", "required", {"type": "function", "function": {"name": "f"}}],
     "functions": [[{"name": "f"}]],
     "function_call": ["auto", {"name": "f"}],
     "audio": [{"voice": "x", "format": "wav"}],
