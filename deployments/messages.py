@@ -108,6 +108,15 @@ class Vitals:
     recomputed_tokens: int
     admission_preemptions: int = 0
 
+    def no_less_than(self, before: "Vitals") -> "Vitals":
+        """Return these with no counter below what it was."""
+        return Vitals(
+            self.healthy,
+            max(self.preemptions, before.preemptions),
+            max(self.recomputed_tokens, before.recomputed_tokens),
+            max(self.admission_preemptions, before.admission_preemptions),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:

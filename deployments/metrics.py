@@ -89,7 +89,7 @@ class Counts:
 
     def preempted(self, before: Vitals, now: Vitals) -> None:
         """Count what a replica did between two reports of one life."""
-        if now.preemptions > before.preemptions:
+        if now.preemptions != before.preemptions:
             self.add(ALL_PREEMPTIONS, now.preemptions - before.preemptions)
 
     def serve(self, tenant: str, tokens: int) -> None:

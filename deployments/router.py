@@ -299,8 +299,10 @@ class Router:
         self._settle(self._core.release(ticket, finished=finished))
 
     def _meet(self, replica: str, known: Known) -> None:
-        if replica in self._replicas:
-            self._counts.preempted(self._replicas[replica].vitals, known.vitals)
+        if (before := self._replicas.get(replica)) is not None:
+            # Of two reports, the one that was overtaken must not turn counters back.
+            known = replace(known, vitals=known.vitals.no_less_than(before.vitals))
+            self._counts.preempted(before.vitals, known.vitals)
         else:
             logger.info("replica %s serves: %s", replica, known.info)
             self._lookout.changed()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, Self, TypeAlias
 
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -71,6 +70,9 @@ class Tracing:
         """
         if endpoint is None and not any(environ.get(name) for name in ENDPOINT_VARIABLES):
             return None
+        # Here, since most deployments have no use for it.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
         target = None if endpoint is None else endpoint.rstrip("/").removesuffix(_PATH) + _PATH
         service = environ.get("OTEL_SERVICE_NAME") or "tidegate"
         return cls(process, BatchSpanProcessor(OTLPSpanExporter(target)), clock, service)

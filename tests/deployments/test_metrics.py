@@ -10,6 +10,7 @@ from deployments.exposition import VLLM_NAMES, Page
 from deployments.messages import Vitals
 from deployments.metrics import COUNTERS, HISTOGRAMS, Counts, priority_class
 from router.gauges import Gauges, ReplicaGauges
+from tests.deployments.fleet import Fleet
 
 REPLICA = ReplicaGauges(
     replica="r1",
@@ -155,12 +156,55 @@ def total(page: Samples, name: str) -> float:
     return sum(value for (other, _), value in page.items() if other == name)
 
 
+async def test_counters_go_up_while_replicas_come_go_and_are_overtaken_by_their_own_reports() -> (
+    None
+):
+    fleet = Fleet()
+    history = [
+        ("r1", Vitals(True, 5, 100, 2)),
+        ("r2", Vitals(True, 1, 10)),
+        ("r1", Vitals(True, 9, 300, 4)),
+        ("r1", Vitals(True, 7, 200, 3)),  # this one was under way for longer
+        ("r2", Vitals(True, 4, 40)),
+        (None, Vitals(True, 0, 0)),
+        ("r3", Vitals(True, 0, 0)),
+        ("r3", Vitals(True, 2, 20)),
+    ]
+    before: Samples = {}
+    for replica, vitals in history:
+        if replica is None:
+            await fleet.router.lost("r1", certain=True)
+        else:
+            await fleet.report(replica, vitals=vitals)
+        now = page_of(fleet)
+        for at, value in now.items():
+            assert value >= before.get(at, 0), at
+        before = now
+    # What each did from its first report here on: a router that is new missed what came before.
+    all_replicas = (("model_name", "m"),)
+    assert before[("vllm:num_preemptions_total", all_replicas)] == 4 + 3 + 2
+    one = (("model_name", "m"), ("replica", "r2"))
+    assert before[("tidegate:num_preemptions_total", one)] == 4
+
+
+def page_of(fleet: Fleet) -> Samples:
+    """All counters of a router's page."""
+    router = fleet.router
+    page = Page("m", vllm=True).render(
+        router._counts, router._core.gauges(), router._vitals(), router._placed
+    )
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if family.type in ("counter", "histogram")
+    }
+
+
 def test_preemptions_of_all_replicas_do_not_fall_when_one_is_replaced() -> None:
     counts = Counts()
     counts.preempted(Vitals(True, 3, 0), Vitals(True, 7, 0))
     counts.preempted(Vitals(True, 7, 0), Vitals(True, 7, 0))
-    # Reports may overtake each other.
-    counts.preempted(Vitals(True, 7, 0), Vitals(True, 6, 0))
     page = render(counts, prefix="vllm:", vllm=True)
     assert page[("num_preemptions_total", (("model_name", "m"),))] == 4
     assert total(render(counts), "num_preemptions_total") == 4
