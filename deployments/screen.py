@@ -15,6 +15,7 @@ _OLD_S: Final = 10.0
 _TIDE, _WARN, _BAD, _GOOD = "cyan", "yellow", "red", "green"
 _TRACK: Final = "grey30"
 _OVERHEAD: Final = 14  # lines of a screen that are not replicas
+_ROWS: Final = 8
 
 
 def duration(seconds: float | None) -> str:
@@ -45,7 +46,8 @@ def screen(load: Load, lately: Lately, trouble: str, height: int | None = None) 
     queue = load["queue"]
     room = None
     if height is not None:
-        room = max(1, height - _OVERHEAD - len(queue["by_priority"]) - len(load["tenants"]))
+        rows = min(_ROWS + 1, len(queue["by_priority"])) + min(_ROWS + 1, len(load["tenants"]))
+        room = max(2, height - _OVERHEAD - rows)
     parts: list[RenderableType] = [
         _title(load["model"], trouble),
         Text(),
@@ -137,14 +139,14 @@ def _queue(queue: dict[str, Any]) -> RenderableType:
     for name in ("waiting", "oldest"):
         table.add_column(name, justify="right", no_wrap=True)
     most = max(one["waiting"] for one in queue["by_priority"])
-    for one in queue["by_priority"]:
+    for one in queue["by_priority"][:_ROWS]:
         table.add_row(
             f"{one['priority']:+d}" if one["priority"] else "0",
             _bar(one["waiting"] / max(1, most), _TIDE),
             number(one["waiting"]),
             Text(duration(one["oldest_s"]), _WARN if one["oldest_s"] > _OLD_S else ""),
         )
-    return Group(rule, table)
+    return Group(rule, table, *_more(queue["by_priority"], "lower priorities"))
 
 
 def _tenants(tenants: list[dict[str, Any]]) -> RenderableType:
@@ -152,7 +154,7 @@ def _tenants(tenants: list[dict[str, Any]]) -> RenderableType:
     table.add_column("tenant", ratio=1, no_wrap=True)
     for name in ("share", "in flight", "waiting", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in tenants:
+    for one in tenants[:_ROWS]:
         limit = "" if one["max_in_flight"] is None else f"/{number(one['max_in_flight'])}"
         table.add_row(
             Text(one["tenant"] or "no name"),
@@ -161,7 +163,12 @@ def _tenants(tenants: list[dict[str, Any]]) -> RenderableType:
             number(one["waiting"]),
             number(one["tokens"]),
         )
-    return Group(Rule("tenants", align="left", style="dim"), table)
+    rule = Rule("tenants", align="left", style="dim")
+    return Group(rule, table, *_more(tenants, "more"))
+
+
+def _more(rows: list[dict[str, Any]], name: str) -> list[Text]:
+    return [Text(f"{len(rows) - _ROWS} {name}", "dim")] if len(rows) > _ROWS else []
 
 
 def _bar(share: float, color: str) -> Bar:

@@ -3,6 +3,7 @@
 const MANY = 24;
 const FULL = 0.9;
 const OLD_S = 10;
+const ROWS = 12;
 const SVG = "http://www.w3.org/2000/svg";
 
 const $ = (id) => document.getElementById(id);
@@ -197,7 +198,10 @@ function renderQueue(queue) {
     element("span", "count", node.children[1]);
     return node;
   };
-  keyed($("queue").tBodies[0], queue.by_priority, (one) => String(one.priority), make, (node, one) => {
+  const shown = queue.by_priority.slice(0, ROWS);
+  const hidden = queue.by_priority.length - shown.length;
+  say($("queue-more"), hidden ? `${hidden} lower priorities` : "");
+  keyed($("queue").tBodies[0], shown, (one) => String(one.priority), make, (node, one) => {
     const priority = one.priority > 0 ? `+${one.priority}` : String(one.priority).replace("-", "−");
     say(node.children[0], priority);
     fillBar(node.querySelector(".bar"), one.waiting, most, `Waiting at priority ${one.priority}`);

@@ -125,6 +125,17 @@ def shown(priority: int) -> str:
 
 
 @needs_chromium
+def test_of_many_priorities_the_highest_are_shown(site: Site) -> None:
+    busy(site.deployment)
+    for priority in range(1, 41):
+        site.deployment.ask(f"p{priority}", priority, 200)
+    page = site.open()
+    expect(page.locator("#queue tbody tr")).to_have_count(12)
+    expect(page.locator("#queue tbody td").first).to_have_text("+40")
+    expect(page.locator("#queue-more")).to_have_text("30 lower priorities")
+
+
+@needs_chromium
 def test_times_and_rates_are_of_what_came_since_the_page_was_opened(site: Site) -> None:
     busy(site.deployment)
     counts = site.deployment.counts

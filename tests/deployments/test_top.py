@@ -88,6 +88,18 @@ def test_the_fullest_are_shown_where_not_all_have_room() -> None:
     assert terminal.look(height=None).count("/512") == 200
 
 
+def test_many_priorities_leave_room_for_replicas() -> None:
+    deployment = Deployment()
+    busy(deployment)
+    for priority in range(1, 41):
+        deployment.ask(f"p{priority}", priority, 200)
+    text = Terminal(deployment).look(height=30)
+    assert len(text.splitlines()) <= 30
+    assert line_of(text, "+40 ")
+    assert "34 lower priorities" in text
+    assert "384/512" in text
+
+
 def test_times_and_rates_are_differences(deployment: Deployment) -> None:
     deployment.counts.observe("time_to_first_token_seconds", 100.0, times=1000)
     terminal = Terminal(deployment)
