@@ -180,7 +180,8 @@ def greeting(config: ServeConfig, logs: str) -> str:
     key = "" if is_open else ' -H "Authorization: Bearer $TIDEGATE_API_KEY"'
     body = f'{{"messages": [{{"role": "user", "content": "{_QUESTION}"}}], "temperature": 0}}'
     return (
-        f"{config.name} is served at {url(config)}/v1  (logs: {logs}; Ctrl-C stops it)\n\n"
+        f"{config.name} is served at {url(config)}/v1  (logs: {logs}; Ctrl-C stops it)\n"
+        f"Live: {url(config)}/dashboard, or in a terminal: tidegate top\n\n"
         f"  curl {url(config)}/v1/chat/completions{key} "
         f"-H 'Content-Type: application/json' -d '{body}'\n"
     )
