@@ -220,12 +220,14 @@ def _require_size(grammar: str) -> None:
 
 
 def _invalid(grammar: str, reason: str) -> InvalidParam:
-    shown = grammar if len(grammar) <= 200 else grammar[:200] + "…"
-    return InvalidParam("grammar", shown, f"one that can be enforced: {_sentence(reason)}")
+    limit = f"one that can be enforced: {_sentence(reason)}"
+    return InvalidParam("grammar", f"one of {len(grammar)} characters", limit)
 
 
 def _sentence(reason: str) -> str:
     """llguidance's message without its report of the parser's state."""
+    if reason.startswith("NoExtension"):
+        return "no text matches it"
     return reason.split("\n<")[0].strip()
 
 

@@ -270,7 +270,7 @@ def test_a_bad_grammar_is_refused_alike_with_and_without_a_model(demo: Model, gr
 
 
 def test_a_grammar_without_any_text_is_refused_before_it_runs(demo: Model) -> None:
-    with pytest.raises(InvalidParam) as caught:
+    with pytest.raises(InvalidParam, match="no text matches it") as caught:
         demo.guides.matcher(of_schema({"$ref": "#"}))
     assert caught.value.name == "grammar"
 
