@@ -198,6 +198,21 @@ def test_aging_bounds_every_wait_whatever_tenants_do(
                     assert at - earlier <= (priority - theirs) * AGING_MS
 
 
+def test_who_was_served_little_passes_no_other_priority_for_it() -> None:
+    """Or a request of priority 1 would wait for one of priority 0 that came long after it."""
+    shop = Shop(Terms("a"), Terms("b"))
+    shop.ask("a", cost=1000)
+    shop.ask("a", priority=0, arrival=0)
+    urgent = shop.ask("a", priority=1, arrival=1_500)  # ranks as one of priority 0 from 0.5 s
+    shop.ask("b", priority=0, arrival=9_000)
+    shop.core.served({"a": 1000})
+    order = []
+    for _ in range(3):
+        shop.second()
+        order.append(shop.running)
+    assert order[1] == urgent
+
+
 def test_a_low_one_starts_in_time_though_another_tenant_sends_urgent_ones_for_ever() -> None:
     shop = Shop(Terms("a", weight=0.01), Terms("b", weight=100.0))
     shop.ask("b", priority=10)
