@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from collections.abc import Sequence as Many
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -29,7 +29,6 @@ from deployments.openai.errors import (
 )
 from deployments.openai.sse import HEADERS, KEEP_ALIVE, MEDIA_TYPE, EventStream
 from deployments.openai.tokens import TokenNames
-from deployments.openai.tool_parser import CallPiece
 from deployments.openai.view import View
 from deployments.order import Failed, Refused
 from engine.request import FinishReason
@@ -38,8 +37,11 @@ logger = logging.getLogger(__name__)
 
 Emit: TypeAlias = Callable[[Event | Refused | Failed], None]
 
-Gain: TypeAlias = tuple[int, str, Finish | None]
-"""What a choice gained in a step: its index, new text, and why it ended if it did."""
+Gain: TypeAlias = tuple[int, str, Finish | None, View | None]
+"""What a choice gained in a step: its index, new text, and why it ended if it did.
+
+Its view has the rest; None for a choice that is just its text.
+"""
 
 
 def api_error(error: Refused | Failed) -> ApiError:
@@ -151,24 +153,14 @@ class Choices:
         if isinstance(event, Refused | Failed):
             raise api_error(event) from event
         _, tokens, text, reason, _, detail = event
-        ended = None if reason is None else FinishReason(reason)
-        finish: Finish | None = ended
+        finish = None if reason is None else FinishReason(reason)
         view = self._views[index]
-        if view is not None:
-            text, finish = view.see(text, ended, detail)
+        if view is None:
+            self._tokens += len(tokens)
+            return index, text, finish, None
         if not self.call.jobs[index].mute:
             self._tokens += len(tokens)
-        return index, text, finish
-
-    def logprobs(self, index: int) -> dict[str, Any] | None:
-        """Return the log-probabilities of what a choice gained since the last time, if any."""
-        view = self._views[index]
-        return None if view is None else view.logprobs()
-
-    def calls(self, index: int) -> Many[CallPiece]:
-        """Return what a choice gained of calls of tools since the last time."""
-        view = self._views[index]
-        return () if view is None else view.calls()
+        return index, *view.see(text, finish, detail), view
 
     async def answer(self) -> dict[str, object]:
         """Return the body of an answer that is not streamed.
@@ -180,14 +172,14 @@ class Choices:
         ends: dict[int, Finish] = {}
         while len(ends) < len(texts):
             if (came := await self.read()) is not None:
-                index, text, finish = came
+                index, text, finish, _ = came
                 texts[index].append(text)
                 if finish is not None:
                     ends[index] = finish
-        choices = [
-            Choice("".join(text), ends[index], self.logprobs(index), self.calls(index))
-            for index, text in enumerate(texts)
-        ]
+        choices = []
+        for index, view in enumerate(self._views):
+            rest = () if view is None else (view.logprobs(), view.calls())
+            choices.append(Choice("".join(texts[index]), ends[index], *rest))
         return self.call.answer(choices, self.usage, self.fingerprint)
 
     def close(self) -> None:
@@ -245,12 +237,12 @@ class AnswerStream:
         came = await self._choices.read(self._keep_alive_s)
         if came is None:
             return KEEP_ALIVE
-        index, text, finish = came
+        index, text, finish, view = came
         self._left -= finish is not None
         usage = self._choices.usage if self._shows_usage else None
-        return self._wire.push(
-            index, text, finish, self._choices.logprobs(index), usage, self._choices.calls(index)
-        )
+        if view is None:
+            return self._wire.push(index, text, finish, None, usage)
+        return self._wire.push(index, text, finish, view.logprobs(), usage, view.calls())
 
 
 class ClosingStream(StreamingResponse):

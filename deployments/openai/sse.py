@@ -89,12 +89,10 @@ class EventStream:
             usage: the tokens so far, if the client wants them with each chunk.
             calls: what it gained of calls of tools; each piece is a chunk.
         """
-        plain = finish is None and logprobs is None and usage is None and not calls
-        if plain and index in self._heads:
+        head = self._heads.get(index)
+        if head is not None and not (finish or logprobs or usage or calls):
             # What nearly every token is.
-            if not text:
-                return b""
-            return f"{self._heads[index]}{self._text}{compact(text)}{self._text_tail}".encode()
+            return f"{head}{self._text}{compact(text)}{self._text_tail}".encode() if text else b""
         shape, end, tail, text_tail = self._shape, self._end, self._tail, self._text_tail
         if usage is not None:
             end = _end(compact(usage.body()))
@@ -102,7 +100,6 @@ class EventStream:
             text_tail = shape.after + tail
         if logprobs is not None:
             text_tail = f'{shape.after},"logprobs":{compact(logprobs)},"finish_reason":null{end}'
-        head = self._heads.get(index)
         events = ""
         if head is None:
             head = self._heads[index] = self._head(index)
