@@ -85,6 +85,11 @@ class Sequence:
         """Its name in the whole deployment."""
         return self._order.key
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until it is given up, None for never."""
+        return self._order.left_s(bool(self._generated))
+
     def ticket(self, call: str) -> Ticket:
         """Return the ticket that is to be let in with others, before `start`.
 
@@ -156,7 +161,7 @@ class Sequence:
         """Set the timer to the limit that holds now."""
         if self._timer.expired():
             return
-        left_s = self._order.left_s(bool(self._generated))
+        left_s = self.left_s
         now = asyncio.get_running_loop().time()
         self._timer.reschedule(None if left_s is None else now + left_s)
 
@@ -169,7 +174,7 @@ class Sequence:
         """Find a replica that takes the request."""
         bounced = False
         while True:
-            left_s = self._order.left_s(bool(self._generated))
+            left_s = self.left_s
             if left_s is not None and left_s <= 0:
                 raise self._expired()
             attempt = self._attempt or self._begin()

@@ -28,6 +28,7 @@ class FakeRouter:
         self.answers = list(answers)
         self.placed: list[tuple[Ticket, bool]] = []
         self.group: Refusal | None = None
+        self.gate: asyncio.Event | None = None
         self.admitted: list[Ticket] = []
         self.released: list[tuple[str, bool]] = []
 
@@ -41,6 +42,8 @@ class FakeRouter:
     async def admit(self, tickets: Many[Ticket]) -> Refusal | None:
         self.admitted += tickets
         await asyncio.sleep(0)
+        if self.gate is not None:
+            await self.gate.wait()
         return self.group
 
     def release(self, ticket: str, *, finished: bool) -> None:

@@ -1,12 +1,13 @@
 """Sequences that are let in together or not at all, and leave nothing however that ends."""
 
 import asyncio
+import time
 
 import pytest
 
 from deployments import group
 from deployments.messages import Refusal, RefusalKind
-from deployments.order import Failed, Refused
+from deployments.order import END, Failed, Refused
 from tests.deployments.sequences import BUSY, FakeReplica, FakeRouter, Run, settle, until
 
 KEYS = ("k1", "k2", "k3")
@@ -90,6 +91,19 @@ async def test_cancelled_at_any_moment_nothing_is_left(steps: int) -> None:
     await settle()
     assert (router.live(), a.running, a.listeners) == (0, set(), {})
     assert all(task.done() for task in tasks)
+
+
+async def test_time_runs_while_they_wait_for_a_router() -> None:
+    router, a = FakeRouter(), FakeReplica("a")
+    router.gate = asyncio.Event()
+    end_at = time.monotonic() + 0.01
+    runs = [Run(router, a, key=key, start=False, end_at=end_at) for key in KEYS]
+    with pytest.raises(Refused) as caught:
+        await asyncio.wait_for(admit_and_start(router, runs), 5)
+    assert caught.value.refusal == Refusal(RefusalKind.EXPIRED, message=END)
+    assert router.live() == 0
+    assert [run.counted("request_expired_total", limit=END) for run in runs] == [1, 1, 1]
+    assert [run.turns for run in runs] == [[("ended", "expired", 0)]] * 3
 
 
 async def test_one_that_is_cancelled_before_its_first_step_gives_its_place_up() -> None:
