@@ -29,7 +29,8 @@ from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import Counts
 from deployments.openai.call import Job
 from deployments.openai.document import document
-from deployments.openai.terms import Terms
+from deployments.openai.errors import out_of_time
+from deployments.openai.terms import Limits, Terms
 from deployments.order import Order, Refused
 from deployments.router_client import RouterClient
 from deployments.tracing import Tracing
@@ -74,6 +75,10 @@ class Gateway:
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_http(self, self._tracing, log_requests=self._config.log_requests)
 
+    def __del__(self) -> None:
+        if tracing := getattr(self, "_tracing", None):
+            tracing.close()
+
     # ---- the endpoints ----------------------------------------------------------------
 
     async def generate(self, request: Request, prepare: Prepare) -> Response:
@@ -84,7 +89,7 @@ class Gateway:
         served = intake.served
         # What is wrong with a request is said though no replica is there yet.
         call = await intake.call(prepare, body, headers, arrived.tenant)
-        info = await self._replica_info()
+        info = await self._replica_info(call.terms.limits, arrived)
         if intake.served is not served:  # the first time, since it is now known what fits
             call = await intake.call(prepare, body, headers, arrived.tenant)
         choices = Choices(call, info.fingerprint, arrived.request_id, intake.names)
@@ -163,14 +168,20 @@ class Gateway:
 
     # ---- what they need ---------------------------------------------------------------
 
-    async def _replica_info(self) -> ReplicaInfo:
+    async def _replica_info(self, limits: Limits, arrived: Arrival) -> ReplicaInfo:
         """Return what the replicas are; the first time, wait for one.
 
         Raises:
-            ApiError: none comes in time (503).
+            ApiError: none comes in time (503), or in the client's (504).
         """
         if self._info is None:
-            answer = await self._router.describe()
+            seconds, what = limits.first()
+            began_ago = time.monotonic() - arrived.began
+            try:
+                async with asyncio.timeout(None if seconds is None else seconds - began_ago):
+                    answer = await self._router.describe()
+            except TimeoutError:
+                raise out_of_time(what) from None
             if isinstance(answer, Refusal):
                 raise api_error(Refused(answer))
             self._info = answer

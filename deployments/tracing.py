@@ -10,6 +10,8 @@ Attributes are OpenTelemetry's for generative AI where it has them. What was ask
 never among them.
 """
 
+import atexit
+import threading
 from collections.abc import Callable, Mapping
 from typing import Final, Self, TypeAlias
 
@@ -22,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PATH: Final = "/v1/traces"
+_CLOSE_S: Final = 2.0
 _FINISHED: Final = frozenset({"stop", "length"})
 
 Attributes: TypeAlias = Mapping[str, str | int | float | tuple[str, ...]]
@@ -46,7 +49,7 @@ class Tracing:
     ) -> None:
         named = {"service.name": service, "service.instance.id": process}
         # Of its own, not the process-wide one: that is Ray's to set, or the user's.
-        self._provider = TracerProvider(resource=Resource.create(named))
+        self._provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("tidegate")
         self._w3c = TraceContextTextMapPropagator()
@@ -75,7 +78,9 @@ class Tracing:
 
         target = None if endpoint is None else endpoint.rstrip("/").removesuffix(_PATH) + _PATH
         service = environ.get("OTEL_SERVICE_NAME") or "tidegate"
-        return cls(process, BatchSpanProcessor(OTLPSpanExporter(target)), clock, service)
+        tracing = cls(process, BatchSpanProcessor(OTLPSpanExporter(target)), clock, service)
+        atexit.register(tracing.close)
+        return tracing
 
     def request(self, route: str, headers: Mapping[str, str], request_id: str) -> "RequestSpan":
         """Begin the span of an HTTP request; one without a valid ``traceparent`` begins a trace."""
@@ -120,8 +125,11 @@ class Tracing:
         return carrier.get("traceparent", "")
 
     def close(self) -> None:
-        """Send what has ended; nothing is sent any more."""
-        self._provider.shutdown()
+        """Send what has ended, if that can be done soon; nothing is sent any more."""
+        # OpenTelemetry itself would keep a process for half a minute for a collector that is away.
+        thread = threading.Thread(target=self._provider.shutdown, daemon=True)
+        thread.start()
+        thread.join(_CLOSE_S)
 
 
 class RequestSpan:

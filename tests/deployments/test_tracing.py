@@ -2,6 +2,8 @@
 
 import gzip
 import http.server
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -261,6 +263,27 @@ def test_spans_arrive_at_a_collector(
     assert (named["service.name"], named["service.instance.id"]) == ("tidegate", "gateway-1")
     names = {span.name for scope in resource.scope_spans for span in scope.spans}
     assert names == {f"POST {CHAT}", "chat m", "queue"}
+
+
+def test_a_collector_that_is_away_keeps_no_process_alive() -> None:
+    """OpenTelemetry tries for 30 s to send what is left."""
+    script = """
+import threading, time
+from deployments.tracing import Tracing
+with __import__("socket").socket() as silent:
+    silent.bind(("127.0.0.1", 0))
+    silent.listen()
+    port = silent.getsockname()[1]
+    tracing = Tracing.of(f"http://127.0.0.1:{port}", {}, "gateway", time.time_ns)
+    tracing.request("/v1/completions", {}, "req-1").end(200)
+    tracing.close()
+    print([one.is_alive() for one in threading.enumerate() if "shutdown" in one.name])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    # It was still at it when the process went on, and ended.
+    assert done.stdout == "[True]\n"
 
 
 def test_without_a_collector_there_is_nothing() -> None:
