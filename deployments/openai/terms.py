@@ -30,6 +30,14 @@ class Limits:
     first_token_s: float | None = None
     end_s: float | None = None
 
+    def first(self) -> tuple[float | None, str]:
+        """Return the limit that is over first while there is no token, and what it is for."""
+        if self.first_token_s is None or (
+            self.end_s is not None and self.end_s <= self.first_token_s
+        ):
+            return self.end_s, "end"
+        return self.first_token_s, "first token"
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:

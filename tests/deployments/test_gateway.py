@@ -157,7 +157,7 @@ async def test_a_key_is_a_tenant_with_priorities_of_its_own(
         assert [ticket.tenant for ticket in house.router.placed] == ["search", "batch"]
 
 
-@pytest.mark.parametrize(
+LIMITS = pytest.mark.parametrize(
     ("headers", "body", "what"),
     [
         ({"X-Request-Timeout-Ms": "20"}, {}, "end"),
@@ -166,6 +166,9 @@ async def test_a_key_is_a_tenant_with_priorities_of_its_own(
         ({}, {"first_token_timeout_ms": 20}, "first token"),
     ],
 )
+
+
+@LIMITS
 async def test_a_time_limit_ends_what_no_replica_answers(
     house: House,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,6 +213,26 @@ async def test_a_first_request_is_held_to_what_a_replica_holds(house: House) -> 
             "context_length_exceeded",
         )
         assert str(pool) in answer.json()["error"]["message"]
+
+
+@LIMITS
+async def test_a_time_limit_ends_the_wait_for_the_first_replica(
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: dict[str, str],
+    body: dict[str, int],
+    what: str,
+) -> None:
+    """Requests are held for a minute while there is none; this client has less time."""
+
+    async def describe() -> ReplicaInfo:
+        await asyncio.Event().wait()
+        return INFO
+
+    monkeypatch.setattr(house.router, "describe", describe)
+    answer = await house.http.post("/v1/completions", json={**BODY, **body}, headers=headers)
+    assert (answer.status_code, error(answer)["code"]) == (504, "deadline_exceeded")
+    assert what in error(answer)["message"]
 
 
 async def test_what_is_wrong_with_a_request_is_said_while_no_replica_is_there(

@@ -150,3 +150,11 @@ def test_a_wrong_time_limit_is_a_400_that_names_it(name: str, value: str) -> Non
     with pytest.raises(BadRequest) as caught:
         terms({}, {name.lower(): value})
     assert caught.value.param == name
+
+
+def test_before_the_first_token_the_shorter_limit_counts() -> None:
+    assert Limits().first() == (None, "end")
+    assert Limits(end_s=2).first() == (2, "end")
+    assert Limits(first_token_s=1).first() == (1, "first token")
+    assert Limits(first_token_s=1, end_s=2).first() == (1, "first token")
+    assert Limits(first_token_s=2, end_s=1).first() == (1, "end")
