@@ -324,7 +324,7 @@ def test_python_compiles(path: Path) -> None:
 
 def test_the_examples_of_scheduling_run() -> None:
     blocks = python_blocks(SCHEDULING)
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "docs/scheduling.md", "exec"), names)

@@ -193,3 +193,11 @@ def test_reading_again_changes_nothing(write: Write) -> None:
     config = with_access(ServeConfig.of({"key_file": write(GOOD)}))
     assert with_access(config) is config
     assert with_access(ServeConfig()) == ServeConfig()
+
+
+def test_the_file_in_the_documentation_is_one(write: Write) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tenants.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    ring = Keyring.of(ServeConfig.of({"key_file": write(text)}))
+    assert ring.tenant(bearer("sk-7Qx4")) == SEARCH
+    assert ring.tenant(bearer("sk-batch")).max_priority == 0
