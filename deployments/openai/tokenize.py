@@ -1,6 +1,7 @@
 """POST /tokenize and /detokenize: from text to tokens and back, as vLLM has them."""
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, Protocol
 
 from pydantic import ConfigDict, Field, model_validator
@@ -11,6 +12,7 @@ from deployments.openai.length import require_possible
 from deployments.openai.message import Message
 from deployments.openai.models import validated
 from deployments.openai.served import Served
+from deployments.openai.tools import MAX_TOOLS, Tool, ToolUse
 from deployments.openai.wire import Wire
 
 
@@ -24,6 +26,7 @@ class TokenizeRequest(Wire):
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)
+    tools: list[Tool] = Field(default_factory=list, max_length=MAX_TOOLS)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -67,10 +70,13 @@ def tokenize(body: bytes, tokenizer: Tokenizer, served: Served) -> dict[str, Any
     request = validated(TokenizeRequest, fields)
     special = request.add_special_tokens
     if request.messages is not None:
+        # No call is made, so the ids of calls may be any.
+        tools = ToolUse.of(request.tools, None, True, served.dialect, Random(0))
         tokens = tokens_of(
             request.messages,
             tokenizer,
             served,
+            tools,
             add_generation_prompt=request.add_generation_prompt,
             # A template writes its special tokens itself.
             add_special_tokens=bool(special),

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
+from engine.submission import Submission
 from tests.deployments.house import INFO, House, error, open_house
 
 BODY = {"prompt": "abc", "max_tokens": 3, "ignore_eos": True}
@@ -213,6 +214,34 @@ async def test_a_first_request_is_held_to_what_a_replica_holds(house: House) -> 
             "context_length_exceeded",
         )
         assert str(pool) in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["X-Request-Timeout-Ms", "X-First-Token-Timeout-Ms"])
+async def test_a_time_limit_ends_a_stream_that_stalls_but_for_that_of_the_first_token(
+    house: House, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    house.router.answer = "r"
+
+    async def submit(submission: Submission, traceparent: str = "") -> None:
+        listener, key = house.link.listeners[submission.key], submission.key
+        listener((key, (65,), "a", None, None, None))
+        # What is told in time is told: the rest comes after the limit of the first token.
+        asyncio.get_running_loop().call_later(
+            0.8, lambda: listener((key, (66,), "b", "stop", None, None))
+        )
+
+    monkeypatch.setattr(house.link, "submit", submit)
+    answer = await house.http.post(
+        "/v1/completions", json={**BODY, "stream": True}, headers={name: "500"}
+    )
+    *events, done, nothing = answer.text.split("\n\n")
+    assert (answer.status_code, done, nothing) == (200, "data: [DONE]", "")
+    last = json.loads(events[-1].removeprefix("data: "))
+    if name == "X-Request-Timeout-Ms":
+        assert last["error"]["code"] == "deadline_exceeded"
+        assert "end" in last["error"]["message"]
+    else:
+        assert last["choices"][0]["finish_reason"] == "stop"
 
 
 @LIMITS

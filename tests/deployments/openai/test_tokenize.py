@@ -65,3 +65,10 @@ def test_a_text_that_would_keep_a_core_busy_is_refused_unread() -> None:
     ):
         with pytest.raises(ApiError, match="maximum context length"):
             tokenize(json.dumps(body).encode(), Both(), served)
+
+
+def test_tools_are_told_or_refused_but_not_ignored() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(BadRequest, match="knows no tools") as caught:
+        tell(messages=USER, tools=tools)
+    assert caught.value.param == "tools"
