@@ -148,6 +148,16 @@ def test_text_is_told_as_it_comes() -> None:
     assert parsing.push("box>").content == "<toolbox>"
 
 
+def test_blanks_wait_until_it_is_known_what_follows() -> None:
+    parsing = parser(DIALECTS["hermes"])
+    assert parsing.push("Well. \n").content == "Well."
+    assert parsing.push("So").content == " \nSo"
+    assert parsing.push(" ").content == ""
+    assert parsing.push("<tool_call>").content == ""
+    assert parsing.push('\n{"name": "get", "arguments": {}').content == ""
+    assert parse(DIALECTS["hermes"], ["Well", ". "]) == ("Well. ", [], False)
+
+
 def test_arguments_are_told_as_they_come() -> None:
     parsing = parser(DIALECTS["hermes"])
     assert parsing.push('<tool_call>\n{"name": "get').pieces == []

@@ -274,6 +274,8 @@ def test_a_forced_call_is_whole_and_right_whatever_is_drawn(
     tools = [tool(), tool("send", parameters=None)]
     call = ask(dialect, tools=tools, tool_choice=choice)
     grammar = call.jobs[0].params.grammar
+    assert not allows(model, grammar, "Hello")
+    assert not allows(model, grammar, "")
     for seed in range(4):
         tokens = model.walk(grammar, random.Random(seed), 400)
         if len(tokens) == 400:  # call after call, without an end
