@@ -79,7 +79,9 @@ arguments = st.builds(
     st.booleans(),
 )
 calls = st.lists(st.tuples(st.sampled_from(TOOLS), arguments), max_size=3)
-contents = st.text(alphabet="ab \n<>tool_c{}[]\"'é", max_size=20)
+contents = st.text(alphabet="ab \n<>tool_c{}[]\"'é", max_size=20).filter(
+    lambda text: "<tool_call>" not in text
+)
 edges = st.lists(st.integers(0, 10_000), max_size=12)
 
 
