@@ -17,6 +17,7 @@ from deployments.keys import Keyring
 from deployments.messages import ReplicaInfo
 from deployments.openai.body import read_limited
 from deployments.openai.call import Call
+from deployments.openai.defaults import sampling_defaults
 from deployments.openai.length import longest_token
 from deployments.openai.served import Served
 from deployments.openai.tokens import TokenNames
@@ -91,6 +92,7 @@ class Intake:
             priorities=(-config.max_priority, config.max_priority),
             vllm_priority=config.vllm_priority,
             tiers=config.tiers,
+            defaults=sampling_defaults(folder) if config.generation_config == "model" else {},
             dialect=dialect_of(config.tool_format, self._tokenizer),
             longest_token=longest_token(self._tokenizer),
         )

@@ -63,6 +63,12 @@ class ModelSettings(_Settings):
         ge=2,
         description="Longest prompt and answer together, in tokens. Default: the model's context.",
     )
+    generation_config: Literal["api", "model"] = Field(
+        default="api",
+        description="Where the defaults of temperature, top_p, top_k, min_p and "
+        "repetition_penalty come from: `api`, as the API says, or the `model`'s "
+        "generation_config.json, as with vLLM.",
+    )
     allow_variance: bool = Field(
         default=False,
         description="Serve even if the start-up check finds that this machine's answers depend "

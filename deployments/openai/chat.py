@@ -105,7 +105,7 @@ def prepare(
     fields = read_object(body)
     served.require_name(fields)
     refuse_unbuilt(fields, CHAT)
-    request = validated(ChatRequest, fields)
+    request = validated(ChatRequest, served.filled(fields))
     terms = Terms.of(request, headers, served)
     grammar = grammar_of(fields)
     choice, several = request.tool_choice, request.parallel_tool_calls

@@ -69,7 +69,7 @@ def prepare(
     fields = read_object(body)
     served.require_name(fields)
     refuse_unbuilt(fields, COMPLETIONS)
-    request = validated(CompletionRequest, fields)
+    request = validated(CompletionRequest, served.filled(fields))
     terms = Terms.of(request, headers, served)
     grammar = grammar_of(fields)
     require_choices(len(request.prompt), request, served)

@@ -159,6 +159,8 @@ def _headers(served: Served) -> list[dict[str, Any]]:
 def _bound(fields: dict[str, Any], served: Served) -> None:
     """Write into the fields of a generation what depends on the server."""
     fields |= _STRUCTURED
+    for name, value in served.defaults.items():
+        fields[name]["default"] = value
     low, high = served.priorities
     if served.vllm_priority:
         low, high = -high, -low

@@ -22,6 +22,7 @@ class Served:
         vllm_priority: the body's priority counts as in vLLM, lower being more urgent.
         tiers: the priority of each service tier beside ``auto`` and ``default``.
         dialect: how the model calls tools, None if its chat template knows none.
+        defaults: fields that a request has unless it says otherwise.
         longest_token: characters that one token stands for at most, None if not known.
     """
 
@@ -33,6 +34,7 @@ class Served:
     vllm_priority: bool = False
     tiers: Mapping[str, int] = field(default_factory=dict)
     dialect: Dialect | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     longest_token: int | None = None
 
     def within(self, low: int | None, high: int | None) -> "Served":
@@ -58,6 +60,10 @@ class Served:
     def listing(self, created: int) -> dict[str, Any]:
         """Return the body of GET /v1/models; ``created`` is a Unix time in seconds."""
         return {"object": "list", "data": [self.card(created)]}
+
+    def filled(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request's fields, with the defaults of those that it leaves out."""
+        return {**self.defaults, **body}
 
     def require_name(self, body: Mapping[str, Any]) -> None:
         """Check that a request is for this model; without a name, it is.

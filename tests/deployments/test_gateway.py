@@ -284,3 +284,16 @@ async def test_answers_streamed_and_whole_are_the_same(house: House) -> None:
     assert "\r" not in stream
     chunks = [json.loads(one[6:]) for one in stream.split("\n\n") if one.startswith("data: {")]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "ab"
+
+
+@pytest.mark.parametrize(("source", "temperature"), [("api", 1.0), ("model", 0.25)])
+async def test_sampling_defaults_come_from_where_the_setting_says(
+    tiny_copy: Path, source: str, temperature: float
+) -> None:
+    config = tiny_copy / "generation_config.json"
+    told = {**json.loads(config.read_text()), "temperature": 0.25}
+    config.write_text(json.dumps(told))
+    async with open_house(tiny_copy, generation_config=source) as house:
+        house.router.answer = "r"
+        assert (await house.http.post("/v1/completions", json=BODY)).status_code == 200
+        assert house.link.submissions[0].params.temperature == temperature
