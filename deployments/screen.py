@@ -1,9 +1,10 @@
 """The screen of ``tidegate top``: a snapshot of ``GET /load`` in a terminal."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
-from rich.bar import Bar
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -13,9 +14,24 @@ from deployments.trend import Lately, Load
 _FULL: Final = 0.9
 _OLD_S: Final = 10.0
 _TIDE, _WARN, _BAD, _GOOD = "cyan", "yellow", "red", "green"
-_TRACK: Final = "grey30"
 _OVERHEAD: Final = 14  # lines of a screen that are not replicas
 _ROWS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    """A line as long as there is room, heavy as far as ``share`` goes; to be told without color."""
+
+    share: float
+    color: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        full = round(width * min(1.0, max(0.0, self.share)))
+        yield Text("━" * full, self.color).append("─" * (width - full), "bright_black")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(4, options.max_width)
 
 
 def duration(seconds: float | None) -> str:
@@ -100,7 +116,7 @@ def _figures(load: Load, lately: Lately) -> RenderableType:
 
 def _replicas(replicas: list[dict[str, Any]], room: int | None) -> RenderableType:
     if not replicas:
-        return Group(Rule("replicas", align="left", style="dim"), Text("No replica serves.", _BAD))
+        return Group(_rule("replicas"), Text("No replica serves.", _BAD))
     shown = replicas
     if room is not None and len(replicas) > room:
         shown = sorted(replicas, key=_share, reverse=True)[: room - 1]
@@ -115,14 +131,14 @@ def _replicas(replicas: list[dict[str, Any]], room: int | None) -> RenderableTyp
         used = one["total_blocks"] - one["free_blocks"]
         table.add_row(
             Text(one["replica"]),
-            _bar(share, _WARN if share >= _FULL else _TIDE),
+            _Meter(share, _WARN if share >= _FULL else _TIDE),
             f"{number(used)}/{number(one['total_blocks'])}",
             number(one["running"]),
             number(one["waiting"]),
             number(one["preemptions"]),
             Text(one["state"], "dim" if one["state"] == "serving" else _WARN),
         )
-    parts: list[RenderableType] = [Rule(_states(replicas), align="left", style="dim"), table]
+    parts: list[RenderableType] = [_rule(_states(replicas)), table]
     if len(shown) < len(replicas):
         parts.append(Text(f"{len(replicas) - len(shown)} more, less full", "dim"))
     return Group(*parts)
@@ -130,7 +146,7 @@ def _replicas(replicas: list[dict[str, Any]], room: int | None) -> RenderableTyp
 
 def _queue(queue: dict[str, Any]) -> RenderableType:
     title = f"router's queue: {number(queue['waiting'])} of {number(queue['limit'])}"
-    rule = Rule(title, align="left", style="dim")
+    rule = _rule(title)
     if not queue["by_priority"]:
         return Group(rule, Text("Nobody waits.", "dim"))
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim not bold")
@@ -142,7 +158,7 @@ def _queue(queue: dict[str, Any]) -> RenderableType:
     for one in queue["by_priority"][:_ROWS]:
         table.add_row(
             f"{one['priority']:+d}" if one["priority"] else "0",
-            _bar(one["waiting"] / max(1, most), _TIDE),
+            _Meter(one["waiting"] / max(1, most), _TIDE),
             number(one["waiting"]),
             Text(duration(one["oldest_s"]), _WARN if one["oldest_s"] > _OLD_S else ""),
         )
@@ -163,7 +179,7 @@ def _tenants(tenants: list[dict[str, Any]]) -> RenderableType:
             number(one["waiting"]),
             number(one["tokens"]),
         )
-    rule = Rule("tenants", align="left", style="dim")
+    rule = _rule("tenants")
     return Group(rule, table, *_more(tenants, "more"))
 
 
@@ -171,8 +187,8 @@ def _more(rows: list[dict[str, Any]], name: str) -> list[Text]:
     return [Text(f"{len(rows) - _ROWS} {name}", "dim")] if len(rows) > _ROWS else []
 
 
-def _bar(share: float, color: str) -> Bar:
-    return Bar(1.0, 0.0, min(1.0, max(0.0, share)), color=color, bgcolor=_TRACK)
+def _rule(title: str) -> Rule:
+    return Rule(Text(title), align="left", style="bright_black")
 
 
 def _states(replicas: list[dict[str, Any]]) -> str:
