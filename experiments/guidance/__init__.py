@@ -1,0 +1,1 @@
+"""llguidance and xgrammar side by side: what each enforces, and what that costs."""
