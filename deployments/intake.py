@@ -23,6 +23,7 @@ from deployments.openai.served import Served
 from deployments.openai.tokens import TokenNames
 from deployments.openai.tool_formats import dialect_of
 from deployments.tenant import Tenant
+from deployments.visit import request_id
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
 
@@ -31,7 +32,6 @@ Work = Callable[..., dict[str, Any]]
 
 # Tokenising this many bytes takes well under a millisecond: less than changing threads.
 _SHORT_BODY: Final = 2048
-_ID_SHOWN: Final = 128  # characters of a request's id that are logged
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Arrival:
             Unauthorized: its key is not known.
         """
         wall_ms, began = time.time_ns() // 1_000_000, time.monotonic()
-        name = request.headers.get("x-request-id", "")[:_ID_SHOWN]
+        name = request_id(request.headers)
         return cls(wall_ms, began, keyring.tenant(request.headers), name, request.scope)
 
 

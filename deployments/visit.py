@@ -148,7 +148,7 @@ class Visits:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        route, name = scope["path"], headers.get("x-request-id", "")[:_ID_SHOWN]
+        route, name = scope["path"], request_id(headers)
         span = None if self._tracing is None else self._tracing.request(route, headers, name)
         visit = scope[_KEY] = Visit(route, name, time.monotonic, span)
         status: int | None = None
@@ -174,6 +174,11 @@ class Visits:
         if self._log:
             text, fields = visit.line(status)
             logger.info("%s", text, extra=fields)
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """Return what the client calls its request, or Serve does; as much of it as is logged."""
+    return headers.get("x-request-id", "")[:_ID_SHOWN]
 
 
 def timeline_of(scope: Scope, prompt_tokens: int, max_tokens: int) -> Timeline:
