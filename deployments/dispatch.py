@@ -7,7 +7,6 @@ given up when that has come, wherever it is then.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from deployments.channel import Channel, Listener, ReplicaLost
 from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts
 from deployments.order import END, Failed, Order, Refused
+from deployments.patience import Patience
 from deployments.router_client import RouterClient
 from deployments.tally import Tally
 from deployments.timeline import UNTOLD, Timeline
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 MAX_LOSSES = 3
 """Replicas that may die under one request before it is given up: it may be what kills them."""
 
-_LONGEST_PAUSE_S = 1.0
+_PAUSE_S = 1.0
 
 # What no client can do anything about.
 _NOT_FOR_CLIENTS = frozenset({RefusalKind.ABANDONED, RefusalKind.NO_STREAM, RefusalKind.OTHER})
@@ -68,11 +68,9 @@ class Sequence:
         self._channel = channel
         self._tally = Tally(order, counts, timeline)
         self._timer = asyncio.timeout(None)
-        self._hold_s = hold_s
+        self._patience = Patience(hold_s)
         self._emit = emit
         self._losses = 0
-        self._misses = 0
-        self._missing_since: float | None = None
         self._finished = False
         self._generated: list[int] = []
         self._call = order.key
@@ -183,12 +181,12 @@ class Sequence:
             if isinstance(replica, Refusal):
                 if not self._may_ask_again(replica):
                     raise self._refused(replica)
-                await asyncio.sleep(_LONGEST_PAUSE_S)
+                await asyncio.sleep(_PAUSE_S)
                 bounced = False
                 continue
             if await self._submit(attempt, replica):
                 attempt.taken = True
-                self._misses, self._missing_since = 0, None
+                self._patience.found()
                 self._tally.taken()
                 return attempt
             bounced = True
@@ -256,10 +254,11 @@ class Sequence:
         """
         taken = self._attempt is not None and self._attempt.taken
         self._give_up(finished=False)
-        if self._missing_since is None:
-            self._missing_since = time.monotonic()
-        if not taken:
-            await self._miss()
+        self._patience.lost()
+        if not taken:  # it could not be reached, so the router is asked again, in a moment
+            if self._patience.over:
+                raise self._refused(self._router.nobody())
+            await asyncio.sleep(self._patience.pause_s())
             return
         self._losses += not lost.left
         if self._losses > MAX_LOSSES:
@@ -274,20 +273,7 @@ class Sequence:
         """Whether a replica that it can go on with may come yet, though others serve."""
         if refusal.kind is not RefusalKind.NO_REPLICA or not self._generated:
             return False
-        return not self._was_held()
-
-    def _was_held(self) -> bool:
-        """Whether it has been without a replica for as long as requests are held."""
-        since = self._missing_since
-        return since is not None and time.monotonic() - since > self._hold_s
-
-    async def _miss(self) -> None:
-        """A replica could not be reached, so the router is asked again, in a moment."""
-        if self._was_held():
-            raise self._refused(self._router.nobody())
-        pause = min(0.01 * (2**self._misses - 1), _LONGEST_PAUSE_S)
-        self._misses += 1
-        await asyncio.sleep(pause)
+        return not self._patience.over
 
     def _turn_away(self, error: Refused) -> None:
         if error.refusal.kind is RefusalKind.EXPIRED:
