@@ -21,17 +21,15 @@ from deployments.lookout import Lookout, requests
 from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unavailable
 from deployments.metrics import Counts
 from deployments.pending import Call, Pending, refusal_of
-from router.core import RouterConfig, RouterCore
+from deployments.router_config import router_config
+from router.core import RouterCore
 from router.errors import Busy, NeverFitsAnywhere, NoReplica, TenantBusy, TenantRate, UnknownTicket
 from router.report import Report
-from router.tenants import Terms
 from router.ticket import Decision, Lost, Ticket
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
-SETTLE_HEARTBEATS = 2.0
-"""A new router places nothing until the replicas had so long to report to it."""
 JOIN_S = 10.0
 """Tickets that were let in together and that nobody asks for are given up after this long."""
 
@@ -67,23 +65,7 @@ class Router:
         self._config = config
         self._autoscaled = config.autoscaling != "off"
         self._expected = config.max_replicas if self._autoscaled else config.replicas
-        self._core = RouterCore(
-            RouterConfig(
-                policy=config.scheduling_policy,
-                aging_ms=config.aging_ticks,
-                lookahead=config.lookahead,
-                max_queued=config.max_queued,
-                expecting=self._expected,
-                settle_s=SETTLE_HEARTBEATS * config.heartbeat_s,
-                suspect_after_s=max(2.0, 2 * config.heartbeat_s),
-                lost_after_s=config.silent_s,
-                admission_preemption=config.admission_preemption,
-                tenants=_terms(config),
-                fair_tenants=config.fair_tenants,
-            ),
-            self._clock,
-            self._rng,
-        )
+        self._core = RouterCore(router_config(config, self._expected), self._clock, self._rng)
         self._closed = False
         self._pending = Pending()
         self._sessions: dict[str, asyncio.Queue[Word]] = {}
@@ -385,10 +367,3 @@ class Router:
         # Half a fleet with all the queue in front of it would look overloaded.
         if self._autoscaled and not self._core.settling:
             self._demand = stats_of(demand)
-
-
-def _terms(config: ServeConfig) -> tuple[Terms, ...]:
-    tenants = () if config.access is None else config.access.tenants
-    return tuple(
-        Terms(one.name, one.weight, one.max_in_flight, one.tokens_per_minute) for one in tenants
-    )
