@@ -50,7 +50,7 @@ class FairQueue(TicketQueue):
         self._oldest: LazyHeap[Rank] = LazyHeap()
 
     def put(self, entry: Entry) -> None:
-        """Add an entry whose ticket is not in the queue: O(log n)."""
+        """Add an entry whose ticket is not in the queue: O(log n + tenants in its level)."""
         super().put(entry)
         ticket, level = entry.ticket, self._level(entry.ticket)
         if ticket.tenant not in self._queued:
@@ -63,7 +63,7 @@ class FairQueue(TicketQueue):
         self._oldest.put(level, min(first.rank for first in self._firsts(lanes)))
 
     def take(self, ticket_id: str) -> Entry | None:
-        """Remove and return the ticket's entry, or None: O(tenants in its level)."""
+        """Remove and return the ticket's entry, or None: O(log n + tenants in its level)."""
         entry = super().take(ticket_id)
         if entry is None:
             return None
