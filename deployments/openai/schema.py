@@ -1,8 +1,9 @@
 """What a JSON schema may cost, found out before anybody compiles it.
 
-llguidance bounds its own work in nearly all places.  In two it does not: intersecting
-regular expressions doubles the work with each one, so that thirty of them take minutes, and
-the states of a number that must be a multiple are as many as the number it divides by.
+llguidance bounds its own work in nearly all places.  In three it does not: intersecting
+regular expressions doubles the work with each one, so that thirty of them take minutes; the
+states of a number that must be a multiple are as many as the number it divides by; and of the
+patterns for names of properties each is compared with each, so that 500 take ten seconds.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ MAX_DEPTH = 64
 # 12 take a millisecond, 16 some 20.
 MAX_INTERSECTED = 12
 MAX_MULTIPLE = 10_000
+MAX_NAMES = 50
 
 _EXPRESSIONS = ("pattern", "format", "patternProperties")
 
@@ -27,20 +29,26 @@ def require_tame(schema: Mapping[str, Any], field: str) -> None:
         field: where the client sent it, for errors.
 
     Raises:
-        BadRequest: it is too deep, intersects too many expressions or divides by too large
-            a number, or holds options of llguidance's own.
+        BadRequest: it is too deep, has or intersects too many expressions or divides by too
+            large a number, or holds options of llguidance's own.
     """
     if "x-guidance" in schema:
         raise BadRequest(f"'{field}' must not hold 'x-guidance'.", field)
-    expressions, intersects = 0, False
+    expressions, names, intersects = 0, 0, False
     largest = product = 1
     for node, depth in _objects(schema):
         if depth > MAX_DEPTH:
             raise BadRequest(f"'{field}' is nested deeper than {MAX_DEPTH} levels.", field)
         expressions += sum(_count(node, key) for key in _EXPRESSIONS)
+        names += _count(node, "patternProperties")
         intersects = intersects or "allOf" in node or ("$ref" in node and _restricts(node))
         multiple = _multiple(node.get("multipleOf"))
         largest, product = max(largest, multiple), min(product * multiple, MAX_MULTIPLE + 1)
+    if names > MAX_NAMES:
+        raise BadRequest(
+            f"'{field}' has {names} 'patternProperties': at most {MAX_NAMES} can be enforced.",
+            field,
+        )
     together = "; with 'allOf', or with some beside a '$ref'," if intersects else ";"
     if intersects and expressions > MAX_INTERSECTED:
         raise BadRequest(

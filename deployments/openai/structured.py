@@ -80,8 +80,9 @@ def schema_grammar(schema: object, field: str) -> str:
     if not isinstance(schema, Mapping):
         raise BadRequest(f"'{field}' must be a JSON schema, not {kind_of(schema)}.", field)
     require_tame(schema, field)
+    text = json.dumps(schema, ensure_ascii=False)
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
+        return LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS)
     except ValueError as error:
         raise _refused(field, str(error)) from None
 
@@ -190,7 +191,7 @@ def _lark(value: object, field: str) -> str:
 
 def literal(text: str) -> str:
     """Return a regular expression for ``text`` itself."""
-    return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
+    return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 
 def _text(value: object, field: str) -> str:

@@ -195,6 +195,16 @@ def test_many_patterns_side_by_side_are_fine() -> None:
     assert grammar_of(response_format({"type": "object", "properties": fields}))
 
 
+def test_five_hundred_patterns_of_names_do_not_take_seconds() -> None:
+    def named(count: int) -> dict[str, Any]:
+        patterns: dict[str, Any] = {f"^p{i}x": {} for i in range(count)}
+        return response_format({"type": "object", "patternProperties": patterns})
+
+    assert grammar_of(named(50))
+    with pytest.raises(BadRequest, match="500 'patternProperties'"):
+        grammar_of(named(500))
+
+
 def test_multiples_multiply() -> None:
     primes = [{"type": "integer", "multipleOf": prime} for prime in (101, 103, 107)]
     with pytest.raises(BadRequest, match="multipleOf"):
