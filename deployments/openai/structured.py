@@ -203,6 +203,8 @@ def _text(value: object, field: str) -> str:
 
 
 def _refused(field: str, reason: str) -> BadRequest:
+    if reason.startswith("oneOf"):  # its hint is about an option that clients do not have
+        reason = "branches of a 'oneOf' are not seen to exclude each other; use 'anyOf'"
     short = reason if len(reason) <= _REASON else reason[:_REASON] + "…"
     return BadRequest(f"'{field}' cannot be enforced: {short}.", field)
 

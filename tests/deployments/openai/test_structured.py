@@ -205,6 +205,17 @@ def test_five_hundred_patterns_of_names_do_not_take_seconds() -> None:
         grammar_of(named(500))
 
 
+def test_branches_have_to_exclude_each_other_visibly() -> None:
+    kinds = [
+        {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+        for kind in "ab"
+    ]
+    assert grammar_of(response_format({"oneOf": kinds}))
+    for overlapping in ([{"type": "integer"}, {"minimum": 3}], [{"const": 1}, {"const": 2}]):
+        with pytest.raises(BadRequest, match="use 'anyOf'"):
+            grammar_of(response_format({"oneOf": overlapping}))
+
+
 def test_multiples_multiply() -> None:
     primes = [{"type": "integer", "multipleOf": prime} for prime in (101, 103, 107)]
     with pytest.raises(BadRequest, match="multipleOf"):
