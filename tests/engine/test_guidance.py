@@ -15,9 +15,10 @@ from llguidance import LLMatcher
 from tokenizers import AddedToken
 
 from engine.guidance import MAX_GRAMMAR, GuidanceError, Guides, Matcher, check_grammar
+from engine.llm import LLM
 from engine.loader import load_tokenizer
 from engine.model_info import model_info
-from engine.request import InvalidParam
+from engine.request import FinishReason, InvalidParam, SamplingParams
 
 SCHEMA = {
     "type": "object",
@@ -311,6 +312,33 @@ def test_a_panic_inside_is_an_error_and_not_the_end_of_the_engine(
     monkeypatch.setattr("engine.guidance.LLMatcher", Panics)
     with pytest.raises(InvalidParam, match="too complex"):
         demo.guides.matcher(of_regex("a"))
+
+
+def test_answers_match_and_are_the_same_when_they_make_way_for_each_other(
+    tiny_model_dir: Path,
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "s": {"type": "string", "maxLength": 12}},
+        "required": ["n", "s"],
+        "additionalProperties": False,
+    }
+    params = [
+        SamplingParams(max_tokens=80, seed=seed, grammar=of_schema(schema)) for seed in range(6)
+    ]
+    prompts: list[str | list[int]] = [[65 + i, 66, 67] for i in range(6)]
+    roomy = LLM(str(tiny_model_dir), num_blocks=200, block_tokens=4, threads=1)
+    alone = [
+        roomy.generate(p, one, progress=False)[0] for p, one in zip(prompts, params, strict=True)
+    ]
+    tight = LLM(str(tiny_model_dir), num_blocks=24, block_tokens=4, threads=1)
+    together = tight.generate(prompts, params, progress=False)
+    assert tight.stats().preemptions > 0
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+    ended = [one for one in together if one.finish_reason is FinishReason.STOP]
+    assert ended
+    for one in ended:
+        jsonschema.validate(json.loads(one.text), schema)
 
 
 def test_a_model_without_an_end_refuses_grammars(tiny_model_dir: Path) -> None:
