@@ -49,6 +49,7 @@ class RouterCore:
         placing = self._placing = Placing(config, rng, placement or MostFreeBlocks())
         self._queue, self._ledger = placing.queue, placing.ledger
         self._tenants, self._drain = placing.tenants, placing.drain
+        self._limited = bool(config.tenants)  # else nobody is told apart, and nothing counted
         self._serial = 0
         self._bounced = 0
         self._busy = 0
@@ -110,7 +111,9 @@ class RouterCore:
         """
         now = self._now()
         waited = self._queue.take(ticket_id)
-        self._tenants.drop(ticket_id, now, unused=0 if waited is None else waited.ticket.cost)
+        if self._limited:
+            unused = 0 if waited is None else waited.ticket.cost
+            self._tenants.drop(ticket_id, now, unused=unused)
         if waited is None:
             grant = self._ledger.drop(ticket_id, finished=finished)
             if grant is not None:
@@ -265,7 +268,7 @@ class RouterCore:
             error = self._placing.impossible(ticket)
             if error is not None:
                 return error
-        if promised or not self._config.tenants:
+        if promised or not self._limited:
             return None
         placing = self._placing
         return self._tenants.refusal(tickets, now, placing.retry, placing.retry_no_earlier)
@@ -279,25 +282,27 @@ class RouterCore:
             What was decided in this turn, and whether they are in. If not, nothing is left of
             them and nothing was decided about them, but it may have been about others.
         """
+        placing = self._placing
         before: list[Decision] = []
-        if self._placing.settling.on and not promised and self._over(len(tickets)):
-            before = self._placing.run(now)  # which may end that
-            if self._placing.settling.on:
+        if placing.settling.on and not promised and self._over(len(tickets)):
+            before = placing.run(now)  # which may end that
+            if placing.settling.on:
                 return before, False
         for ticket in tickets:
             if promised:
-                self._placing.forget(ticket)
-            self._tenants.take(ticket, now)
+                placing.forget(ticket)
+            if self._limited:
+                self._tenants.take(ticket, now)
             self._queue.put(Entry(ticket, self._rank(ticket), now))
-        decisions = before + self._placing.run(now)
+        decisions = before + placing.run(now)
         if promised or not self._over(0) or not any(one.id in self._queue for one in tickets):
             return decisions, True
         for ticket in tickets:
-            self._placing.placed -= self._placing.forget(ticket)
+            placing.placed -= placing.forget(ticket)
             self._tenants.drop(ticket.id, now, unused=ticket.cost)
         ids = {ticket.id for ticket in tickets}
         others = [decision for decision in decisions if decision.ticket not in ids]
-        return others + self._placing.run(now), False
+        return others + placing.run(now), False
 
     def _over(self, more: int) -> bool:
         """Whether more tickets would be too many for the queue."""
