@@ -18,6 +18,7 @@ from deployments.processes import MARK, find
 
 START_TIMEOUT_S = 150.0
 API_KEY = "sk-test-123"
+HERMES_FILE = Path(__file__).parents[1] / "data" / "hermes.jinja"
 
 
 def plain_environment() -> dict[str, str]:
@@ -131,8 +132,12 @@ def eventually(check: Callable[[], Any], timeout_s: float = 30.0) -> Any:
 
 @pytest.fixture(scope="session")
 def small_pools(demo_model_dir: Path) -> Iterator[Server]:
-    """The demo model on two replicas whose pools of 48 blocks are soon full."""
-    server = Server("--replicas", "2", "--num-blocks", "48", "--threads", "1")
+    """The demo model on two replicas whose pools of 48 blocks are soon full.
+
+    Its chat template is the model's own, with tools.
+    """
+    flags = ("--replicas", "2", "--num-blocks", "48", "--threads", "1")
+    server = Server(*flags, "--chat-template", str(HERMES_FILE))
     yield server
     server.stop()
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import openai
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 from tests.deployments.conftest import Server, eventually
 
@@ -21,6 +21,8 @@ WEATHER: list[Any] = [{"role": "user", "content": "What is the weather in Paris?
 class Capital(BaseModel):
     """The capital of a country."""
 
+    model_config = ConfigDict(extra="forbid")
+
     country: Literal["France", "Spain", "Italy"]
     capital: Literal["Paris", "Madrid", "Rome"]
     in_europe: bool
@@ -28,6 +30,8 @@ class Capital(BaseModel):
 
 class GetWeather(BaseModel):
     """Tell the weather in a city."""
+
+    model_config = ConfigDict(extra="forbid")
 
     city: Literal["Paris", "Rome"]
     unit: Literal["celsius", "fahrenheit"]
@@ -160,22 +164,39 @@ def test_openai_a_forced_call_fits_its_schema(client: openai.OpenAI) -> None:
         GetWeather.model_validate_json(call.function.arguments)
 
 
-def test_openai_a_streamed_call_is_that_of_the_whole_answer(client: openai.OpenAI) -> None:
+def test_openai_streamed_calls_are_those_of_the_whole_answer(client: openai.OpenAI) -> None:
     def forced(**more: Any) -> Any:
         return ask(
-            client, messages=WEATHER, tools=[TOOL], tool_choice="required", max_tokens=80, **more
+            client, messages=WEATHER, tools=[TOOL], tool_choice="required", max_tokens=90, **more
         )
 
-    whole = forced().choices[0].message.tool_calls[0].function
-    name, arguments, content, finish = "", "", "", None
+    whole = forced().choices[0]
+    calls: dict[int, list[str]] = {}
+    content, finish = "", None
     for chunk in forced(stream=True):
         for choice in chunk.choices:
             content += choice.delta.content or ""
             finish = choice.finish_reason or finish
             for call in choice.delta.tool_calls or []:
-                name += call.function.name or ""
-                arguments += call.function.arguments or ""
-    assert (name, arguments, content, finish) == (whole.name, whole.arguments, "", "tool_calls")
+                name_and_arguments = calls.setdefault(call.index, ["", ""])
+                name_and_arguments[0] += call.function.name or ""
+                name_and_arguments[1] += call.function.arguments or ""
+    functions = [call.function for call in whole.message.tool_calls]
+    assert [calls[i] for i in range(len(calls))] == [[f.name, f.arguments] for f in functions]
+    assert (content, finish) == (whole.message.content or "", whole.finish_reason)
+
+
+def test_openai_one_call_is_one_where_calls_may_not_be_parallel(client: openai.OpenAI) -> None:
+    answer = ask(
+        client,
+        messages=WEATHER,
+        tools=[TOOL],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=90,
+    )
+    assert len(answer.choices[0].message.tool_calls) == 1
+    assert answer.choices[0].finish_reason == "tool_calls"
 
 
 def test_openai_a_time_limit_ends_the_request_and_is_not_tried_again(server: Server) -> None:
@@ -246,9 +267,10 @@ def test_langchain_structured_output_is_of_the_class(chain: Any) -> None:
 
 def test_langchain_calls_the_tool_that_is_bound(chain: Any) -> None:
     answer = chain.bind_tools([GetWeather], tool_choice="any").invoke(WEATHER)
-    (call,) = answer.tool_calls
-    assert call["name"] == "GetWeather"
-    GetWeather.model_validate(call["args"])
+    assert answer.tool_calls
+    for call in answer.tool_calls:
+        assert call["name"] == "GetWeather"
+        GetWeather.model_validate(call["args"])
 
 
 # ---- litellm --------------------------------------------------------------------------
