@@ -1,8 +1,10 @@
 """The menu: what clients ask for. All of it has one right answer, whatever the server suffers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+from deployments.openai.structured import grammar_of
 
 LONGEST = 512
 """Tokens that an answer has at most."""
@@ -24,20 +26,28 @@ class Dish:
     Attributes:
         prompts: one or several; each gets a choice.
         params: the engine's parameters by name; the API has the same names.
+        guided: what the API calls ``structured_outputs``; empty is none.
     """
 
     prompts: tuple[str, ...]
     params: dict[str, Any]
+    guided: dict[str, Any] = field(default_factory=dict)
 
     def body(self, *, stream: bool, priority: int) -> dict[str, Any]:
         """The request's body; a stream says at its end how many tokens there were."""
-        more = {"stream_options": {"include_usage": True}} if stream else {}
+        more: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
         prompt = list(self.prompts)
+        if self.guided:
+            more["structured_outputs"] = self.guided
         return {"prompt": prompt, "stream": stream, "priority": priority, **self.params, **more}
+
+    def engine_params(self) -> dict[str, Any]:
+        """The engine's parameters, all of them."""
+        return {**self.params, "grammar": grammar_of({"structured_outputs": self.guided})}
 
 
 def menu(rng: Random, size: int) -> list[Dish]:
-    """Draw greedy and seeded requests, short and long, with and without penalties and stops."""
+    """Draw greedy and seeded, short and long, with and without penalties, stops and grammars."""
     return [_dish(rng) for _ in range(size)]
 
 
@@ -62,7 +72,14 @@ def _dish(rng: Random) -> Dish:
         # One letter that comes sooner or later, and beginnings that have to be held back.
         letters = rng.sample("abcdefghijkmnopqrstuvwxyz{}", 3)
         params["stop"] = [letters[0], letters[1] * 2, letters[2] + "é"]
-    return Dish(prompts, params)
+        params["min_tokens"] = rng.choice((0, 0, 6))
+    guided = {}
+    if rng.random() < 0.25:
+        # Words of many lengths: a life that forgot where it was in one would be seen.
+        guided["regex"] = rng.choice(
+            (r"([a-z]{2,9} ){40,90}", r"(\{\"[a-f]+\": [0-9]{3}\} ?){30,60}")
+        )
+    return Dish(prompts, params, guided)
 
 
 def _prompt(rng: Random) -> str:

@@ -31,7 +31,7 @@ def answers(model: Path, dishes: Sequence[Dish]) -> list[Answer]:
     """Answer everything on the menu."""
     llm = LLM(str(model), num_blocks=4096, threads=1)
     prompts = [prompt for dish in dishes for prompt in dish.prompts]
-    params = [SamplingParams(**dish.params) for dish in dishes for _ in dish.prompts]
+    params = [SamplingParams(**dish.engine_params()) for dish in dishes for _ in dish.prompts]
     done = iter(llm.generate(prompts, params, progress=False))
     right = []
     for dish in dishes:

@@ -204,6 +204,22 @@ def test_a_client_that_leaves_frees_its_blocks(server: Server, stream: bool, spl
     assert server.metrics()['request_success_total{finished_reason="abort"}'] == aborted + 1
 
 
+async def test_vllm_31503_five_aborts_are_counted_and_nothing_runs(server: Server) -> None:
+    name = 'request_success_total{finished_reason="abort"}'
+    before = server.metrics().get(name, 0)
+    async with connect(server) as http:
+        tasks = [
+            asyncio.create_task(http.post("/v1/completions", json=body("A story", 600)))
+            for _ in range(5)
+        ]
+        await asyncio.to_thread(eventually, lambda: server.total("num_requests_running") == 5)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    await asyncio.to_thread(eventually, server.idle)
+    assert server.metrics()[name] == before + 5
+
+
 async def test_forty_cancels_at_different_moments_leave_nothing(server: Server) -> None:
     async def leave(http: httpx.AsyncClient, number: int) -> None:
         request = body("A story", 600, stream=number % 2 == 0, priority=number % 3)
