@@ -32,7 +32,7 @@ class Life:
     def expired(self, now: float) -> bool:
         """Whether it is not to be placed any more."""
         within = self.ticket.start_within_s
-        return within is not None and now - self.since >= within
+        return within is not None and now >= self.since + within
 
     @property
     def order(self) -> tuple[int, int]:
