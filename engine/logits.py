@@ -98,18 +98,19 @@ def largest(logits: Tensor, count: int, least: float) -> Tensor:
 
 
 def _penalise(values: Tensor, row: SampleRow) -> None:
-    params, generated = row.params, _ids(row.generated)
+    params = row.params
     repetition, frequency, presence = (
         params.repetition_penalty,
         params.frequency_penalty,
         params.presence_penalty,
     )
     if repetition != 1:
-        seen, _ = _counted(np.concatenate((_ids(row.prompt), generated)), values.device)
+        both = np.concatenate((_ids(row.prompt), _ids(row.generated)))
+        seen, _ = _counted(both, values.device)
         old = values[seen]
         values[seen] = torch.where(old > 0, old / repetition, old * repetition)
     if frequency != 0 or presence != 0:
-        seen, counts = _counted(generated, values.device)
+        seen, counts = _counted(_ids(row.generated), values.device)
         values[seen] -= counts * frequency + presence
 
 

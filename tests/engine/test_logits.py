@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -52,6 +52,29 @@ def test_what_the_model_gave_stays_as_it_was() -> None:
     changed = adjusted(logits, rows)
     assert torch.equal(logits, before)
     assert torch.equal(changed[0], before[0])
+
+
+class Unread(list[int]):
+    """An answer whose length may be asked for, and nothing else."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("the whole answer was read for one token")
+
+    def __getitem__(self, at: Any) -> Any:
+        raise AssertionError("the answer was read")
+
+
+@pytest.mark.parametrize("kind", ["bias", "grammar", "minimum"])
+def test_only_penalties_read_what_was_generated(kind: str) -> None:
+    """Reading it all for each token makes a long answer's cost quadratic."""
+    more: dict[str, Any] = {
+        "bias": {"logit_bias": {5: 3.5}},
+        "grammar": {"matcher": script("5|6")},
+        "minimum": {"min_tokens": 9, "stop_tokens": frozenset({EOS})},
+    }[kind]
+    logits, one = gaussian(1)[0], row(generated=Unread((5, 6)), **more)
+    assert one.adjusts
+    assert not torch.equal(alone(logits, one), logits)
 
 
 def test_a_bias_is_added_to_its_tokens_alone() -> None:
