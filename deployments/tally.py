@@ -97,7 +97,7 @@ class Tally:
         self._moved = now
         self._tokens += len(tokens)
         self._counts.add("generation_tokens_total", len(tokens))
-        self._counts.serve(self._order.tenant, len(tokens))
+        self._counts.serve(self._order.tenant, self._order.priority, len(tokens))
         self._tenant_used(len(tokens))
 
     def _observe_wait(self) -> None:

@@ -88,18 +88,18 @@ class RouterCore:
             place in it.
         """
         now = self._now()
+        before = self._placing.catch_up(now)
         promised = self._promised(tickets)
         error = self._objection(tickets, promised, now)
         if error is None:
             decisions, entered = self._enter(tickets, promised, now)
+            before += decisions
             if entered:
-                return decisions
+                return before
             error = self._too_many(now)
-        else:
-            decisions = self._placing.run(now)
-        if not decisions:
+        if not before:
             raise error
-        return decisions + [Refusal(ticket.id, error) for ticket in tickets]
+        return before + [Refusal(ticket.id, error) for ticket in tickets]
 
     def release(self, ticket_id: str, *, finished: bool = False) -> list[Decision]:
         """Give up a ticket in whatever state it is; an unknown one is no error.
@@ -164,7 +164,8 @@ class RouterCore:
             raise UnknownTicket(ticket_id)
         self._bounced += 1
         self._ledger.close(replica)
-        self._queue.charge(grant.entry.ticket.tenant, -grant.entry.ticket.cost)
+        ticket = grant.entry.ticket
+        self._queue.charge(ticket.tenant, ticket.priority, -ticket.cost)
         self._queue.put(grant.entry)
         return self._placing.run(now)
 
@@ -185,12 +186,16 @@ class RouterCore:
             return self.lost(replica)
         return Lost(replica, (), self._placing.run(self._now()))
 
-    def served(self, tokens: Mapping[str, int]) -> list[Decision]:
-        """Count tokens that were generated, by tenant; that may change whose turn it is."""
+    def served(self, tokens: Mapping[tuple[str, int], int]) -> list[Decision]:
+        """Count tokens that were generated; that may change whose turn it is.
+
+        Args:
+            tokens: by tenant and priority.
+        """
         now = self._now()
-        self._tenants.served(tokens, now)
-        for tenant, amount in tokens.items():
-            self._queue.charge(tenant, amount)
+        for (tenant, priority), amount in tokens.items():
+            self._tenants.served(tenant, amount, now)
+            self._queue.charge(tenant, priority, amount)
         return self._placing.run(now)
 
     def remember(self, tickets: Sequence[Ticket]) -> None:
@@ -238,7 +243,7 @@ class RouterCore:
             queued_blocks=sum(entry.ticket.blocks_now for entry in waiting),
             settling=self._placing.settling.on,
             by_priority=priority_gauges(waiting, now),
-            by_tenant=tenant_gauges(self._tenants, self._queue),
+            by_tenant=tenant_gauges(self._tenants, waiting),
             expired_total=self._placing.expired,
         )
 
@@ -283,18 +288,15 @@ class RouterCore:
             them and nothing was decided about them, but it may have been about others.
         """
         placing = self._placing
-        before: list[Decision] = []
         if placing.settling.on and not promised and self._over(len(tickets)):
-            before = placing.run(now)  # which may end that
-            if placing.settling.on:
-                return before, False
+            return [], False
         for ticket in tickets:
             if promised:
                 placing.forget(ticket)
             if self._limited:
                 self._tenants.take(ticket, now)
             self._queue.put(Entry(ticket, self._rank(ticket), now))
-        decisions = before + placing.run(now)
+        decisions = placing.run(now)
         if promised or not self._over(0) or not any(one.id in self._queue for one in tickets):
             return decisions, True
         for ticket in tickets:

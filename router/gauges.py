@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from router.account import Account
-from router.queue import Entry, TicketQueue
+from router.queue import Entry
 from router.tenants import Tenants
 
 
@@ -72,8 +72,6 @@ class TenantGauges:
         max_in_flight: how many may be, None if any number.
         tokens_total: tokens of its prompts and answers since the router's start.
         tokens_per_minute: how many it may use, None if any number.
-        virtual_time: tokens that it was served per weight, counted so that idling saves nothing;
-            of two tenants that wait, the one with less goes first.
     """
 
     tenant: str
@@ -84,7 +82,6 @@ class TenantGauges:
     max_in_flight: int | None
     tokens_total: int
     tokens_per_minute: int | None
-    virtual_time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +150,9 @@ def priority_gauges(waiting: Iterable[Entry], now: float) -> tuple[PriorityGauge
     )
 
 
-def tenant_gauges(tenants: Tenants, queue: TicketQueue) -> tuple[TenantGauges, ...]:
+def tenant_gauges(tenants: Tenants, waiting: Iterable[Entry]) -> tuple[TenantGauges, ...]:
     """Read each tenant's part; O(tenants + queue)."""
-    queued = Counter(entry.ticket.tenant for entry in queue)
+    queued = Counter(entry.ticket.tenant for entry in waiting)
     figures = tenants.figures()
     weights = sum(terms.weight for terms, in_flight, _ in figures if in_flight)
     return tuple(
@@ -168,7 +165,6 @@ def tenant_gauges(tenants: Tenants, queue: TicketQueue) -> tuple[TenantGauges, .
             max_in_flight=terms.max_in_flight,
             tokens_total=tokens,
             tokens_per_minute=terms.tokens_per_minute,
-            virtual_time=queue.virtual(terms.name),
         )
         for terms, in_flight, tokens in figures
     )

@@ -71,8 +71,14 @@ class Placing:
         if grant is None:
             return False
         if grant.entry is not None:
-            self.queue.charge(ticket.tenant, -grant.entry.ticket.cost)
+            self.queue.charge(ticket.tenant, ticket.priority, -grant.entry.ticket.cost)
         return True
+
+    def catch_up(self, now: float) -> list[Decision]:
+        """Decide what time alone has changed, so that who comes now comes after it."""
+        if self.settling.on or (self.queue.hurries and self.queue.overdue(now)):
+            return self.run(now)
+        return []
 
     def run(self, now: float) -> list[Decision]:
         """Place from the front of the queue until the first that no replica takes.
@@ -94,10 +100,11 @@ class Placing:
             if replica is None:
                 decisions.append(self._refuse(entry, self._no_replica(), now))
                 continue
+            ticket = entry.ticket
             self.ledger.grant(entry, replica, now, preempting=preempting)
-            self.queue.charge(entry.ticket.tenant, entry.ticket.cost)
+            self.queue.charge(ticket.tenant, ticket.priority, ticket.cost)
             self.placed += 1
-            decisions.append(Placement(entry.ticket.id, replica))
+            decisions.append(Placement(ticket.id, replica))
         self.drain.observe_queue(now, len(self.queue))
         return decisions
 

@@ -60,12 +60,8 @@ class TicketQueue:
         ticket_id = self._order.peek()
         return None if ticket_id is None else self._entries[ticket_id]
 
-    def charge(self, tenant: str, tokens: int) -> None:
-        """Count tokens that a tenant was served: here the rank alone decides."""
-
-    def virtual(self, tenant: str) -> float:
-        """What the tenant was served, where that counts; 0 here."""
-        return 0.0
+    def charge(self, tenant: str, priority: int, tokens: int) -> None:
+        """Count tokens that a tenant was served at a priority: here the rank alone decides."""
 
     def take(self, ticket_id: str) -> Entry | None:
         """Remove and return the ticket's entry, or None when it does not wait here."""
@@ -80,12 +76,15 @@ class TicketQueue:
         """Whether an entry has a deadline."""
         return len(self._deadlines) > 0
 
-    def take_expired(self, now: float) -> Entry | None:
-        """Remove and return an entry that is not to be placed any more, or None: O(log n)."""
+    def overdue(self, now: float) -> str | None:
+        """The ticket of an entry that is not to be placed any more, or None."""
         ticket_id = self._deadlines.peek()
         if ticket_id is None:
             return None
         entry = self._entries[ticket_id]
-        if entry.since + (entry.ticket.start_within_s or 0.0) > now:
-            return None
-        return self.take(ticket_id)
+        return None if entry.since + (entry.ticket.start_within_s or 0.0) > now else ticket_id
+
+    def take_expired(self, now: float) -> Entry | None:
+        """Remove and return an entry that is not to be placed any more, or None: O(log n)."""
+        ticket_id = self.overdue(now)
+        return None if ticket_id is None else self.take(ticket_id)

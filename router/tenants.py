@@ -1,6 +1,6 @@
 """Tenants: how much each of those who share the replicas has under way, and has used."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from router.errors import TenantBusy, TenantRate
@@ -181,11 +181,10 @@ class Tenants:
             del self._calls[call.name]
             call.usage.ended(now - call.since)
 
-    def served(self, tokens: Mapping[str, int], now: float) -> None:
-        """Count tokens that were generated, by tenant."""
-        for tenant, amount in tokens.items():
-            if (usage := self._usage.get(tenant)) is not None:
-                usage.use(amount, now)
+    def served(self, tenant: str, tokens: int, now: float) -> None:
+        """Count tokens that were generated for a tenant."""
+        if (usage := self._usage.get(tenant)) is not None:
+            usage.use(tokens, now)
 
     def figures(self) -> list[tuple[Terms, int, int]]:
         """Each tenant's terms, requests under way and tokens used, in the order of the terms."""

@@ -352,12 +352,12 @@ async def test_tokens_are_counted_as_they_come_and_for_whom() -> None:
     await settle()
     a.send(7, 8)
     a.send(9)
-    assert run.counts.served == {"search": 3}
+    assert run.counts.served == {("search", 2): 3}
     assert run.counted("generation_tokens_total") == 3
     assert run.counted("tenant_tokens_total", tenant="search") == 5 + 3
     run.task.cancel()
     await asyncio.wait([run.task])
-    assert run.counts.served == {"search": 3}
+    assert run.counts.served == {("search", 2): 3}
 
 
 async def test_a_recorder_hears_of_every_turn_once() -> None:

@@ -198,7 +198,7 @@ async def test_generated_tokens_use_up_a_tenants_minute() -> None:
     await fleet.report("r")
     assert await kind(fleet.ask("a", tenant="search", cost=100)) == "r"
     counts = Counts()
-    counts.serve("search", 900)
+    counts.serve("search", 0, 900)
     await fleet.router.count(counts)
     refused = await fleet.ask("b", tenant="search", cost=10)
     assert isinstance(refused, Refusal)

@@ -1,6 +1,7 @@
 """Gateways, replicas and a network around one RouterCore, for stateful tests."""
 
 from dataclasses import replace
+from itertools import takewhile
 from random import Random
 from typing import Any
 
@@ -141,15 +142,19 @@ class Cluster(RuleBasedStateMachine):
 
     def acquire(self, *tickets: Ticket) -> None:
         """Ask for tickets together; what is refused is all of them, and gone."""
-        for ticket in tickets:
-            self.lives[ticket.id] = Life(ticket, since=self.now())
+        now, ids = self.now(), {ticket.id for ticket in tickets}
+        late = self.core.settling or any(
+            life.replica is None and life.expired(now) for life in self.lives.values()
+        )
         decisions, error = self.answer(tickets)
+        # What time alone has changed is decided first, as if nobody had come.
+        first = list(takewhile(lambda one: one.ticket not in ids, decisions)) if late else []
+        self.settle(first)
         if error is None:
-            self.settle(decisions)
+            self.lives |= {ticket.id: Life(ticket, since=now) for ticket in tickets}
+        self.settle(decisions[len(first) :])
+        if error is None:
             return
-        for ticket in tickets:
-            del self.lives[ticket.id]
-        self.settle(decisions)
         queued = sum(life.replica is None for life in self.lives.values())
         if isinstance(error, NeverFitsAnywhere):
             assert not self.core.settling
@@ -183,9 +188,9 @@ class Cluster(RuleBasedStateMachine):
         assert len(mine) == len(tickets), "a part of a group was let in"
         return [one for one in decisions if one.ticket not in ids], error
 
-    @rule(tenant=st.sampled_from("ab"), tokens=st.integers(1, 200))
-    def generate(self, tenant: str, tokens: int) -> None:
-        self.settle(self.core.served({tenant: tokens}))
+    @rule(tenant=st.sampled_from("ab"), priority=st.integers(0, 3), tokens=st.integers(1, 200))
+    def generate(self, tenant: str, priority: int, tokens: int) -> None:
+        self.settle(self.core.served({(tenant, priority): tokens}))
 
     @precondition(lambda self: any(life.in_flight for life in self.lives.values()))
     @rule(data=st.data(), said=st.sampled_from(["yes", "yes", "yes", "full", "bad request"]))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core import RouterConfig, RouterCore
+from router.fair_queue import FairQueue
 from router.tenants import Terms
 from router.ticket import Ticket
 from tests.router.fake_cluster import FakeClock, FakeReplica, make_core, ticket, where
@@ -28,6 +29,7 @@ class Shop:
         )
         self.running: str | None = None
         self.tenant: dict[str, str] = {}
+        self.priority: dict[str, int] = {}
         self.order: list[str] = []
         self.tokens: dict[str, int] = {}
         self.count = 0
@@ -35,7 +37,7 @@ class Shop:
     def ask(self, tenant: str, priority: int = 0, cost: int = 0, arrival: int | None = None) -> str:
         self.count += 1
         name = f"{tenant}{self.count}"
-        self.tenant[name] = tenant
+        self.tenant[name], self.priority[name] = tenant, priority
         when = round(self.clock() * 1000) if arrival is None else arrival
         self.settle(self.core.acquire(Ticket(name, priority, when, 1, 1, False, "", tenant, cost)))
         return name
@@ -49,7 +51,7 @@ class Shop:
         tenant = self.tenant[ended]
         if tokens := generated(tenant):
             self.tokens[tenant] = self.tokens.get(tenant, 0) + tokens
-            self.settle(self.core.served({tenant: tokens}))
+            self.settle(self.core.served({(tenant, self.priority[ended]): tokens}))
         self.settle(self.core.release(ended, finished=True))
 
     def settle(self, decisions: list) -> None:  # type: ignore[type-arg]
@@ -120,6 +122,79 @@ def test_who_comes_back_has_saved_nothing(idle_s: int) -> None:
     back = shop.order[begin:]
     for end in range(2, len(back)):
         assert abs(2 * back[:end].count("b") - end) <= 2
+
+
+def test_what_is_parked_at_another_priority_saves_nothing() -> None:
+    """One low request waited for a minute; its tenant had the next forty turns at priority 0."""
+    shop = Shop(Terms("a"), Terms("b"), aging_ms=5_000)
+    shop.ask("b", priority=-10)
+    for _ in range(400):
+        shop.ask("a")
+    shop.ask("b", priority=-10)
+    for _ in range(45):
+        shop.second(lambda _: 100)
+    begin = len(shop.order)
+    for _ in range(100):
+        shop.ask("b")
+    for _ in range(100):
+        shop.second(lambda _: 100)
+    back = shop.order[begin:]
+    for end in range(2, len(back)):
+        assert abs(2 * back[:end].count("b") - end) <= 3
+
+
+def test_what_is_served_at_one_priority_is_not_paid_for_at_another() -> None:
+    """Or who was alone at 0 would starve at -1, where others have waited all the time."""
+    shop = Shop(Terms("a"), Terms("b"), aging_ms=1_000_000)
+    for _ in range(100):
+        shop.ask("a")
+    shop.ask("b", priority=-1)
+    for _ in range(100):
+        shop.second(lambda _: 100)
+    for _ in range(100):
+        shop.ask("a", priority=-1)
+        shop.ask("b", priority=-1)
+    begin = len(shop.order)
+    for _ in range(100):
+        shop.second(lambda _: 100)
+    back = shop.order[begin:]
+    for end in range(2, len(back)):
+        assert abs(2 * back[:end].count("b") - end) <= 3
+
+
+_Parked = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from([-9, -5, 3, 4]), st.integers(0, 500)),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_Parked, st.integers(0, 40), _Parked, st.sampled_from([0.5, 1.0, 3.0]))
+def test_a_newcomer_gets_its_share_whatever_waits_at_other_priorities(
+    before: list[tuple[str, int, int]],
+    turns: int,
+    after: list[tuple[str, int, int]],
+    weight: float,
+) -> None:
+    """And no less: of tokens of the priority to which it comes, within one request of each."""
+    shop = Shop(Terms("a"), Terms("b", weight=weight), Terms("c"), aging_ms=1_000_000)
+    for _ in range(200):
+        shop.ask("a")
+    for tenant, priority, cost in before:
+        shop.ask(tenant, priority, cost)
+    for _ in range(turns):
+        shop.second(lambda _: 100)
+    for _ in range(100):
+        shop.ask("b")
+    for tenant, priority, cost in after:
+        shop.ask(tenant, priority, cost)
+    got = {"a": 0.0, "b": 0.0}
+    for _ in range(80):
+        shop.second(lambda _: 100)
+        name = shop.running
+        if name is not None and shop.priority[name] == 0:
+            got[shop.tenant[name]] += 100
+            assert abs(got["a"] - got["b"] / weight) <= 2 * (100 + 100 / weight)
 
 
 def test_one_that_was_alone_does_not_wait_for_it_afterwards() -> None:
@@ -205,7 +280,7 @@ def test_who_was_served_little_passes_no_other_priority_for_it() -> None:
     shop.ask("a", priority=0, arrival=0)
     urgent = shop.ask("a", priority=1, arrival=1_500)  # ranks as one of priority 0 from 0.5 s
     shop.ask("b", priority=0, arrival=9_000)
-    shop.core.served({"a": 1000})
+    shop.core.served({("a", 0): 1000})
     order = []
     for _ in range(3):
         shop.second()
@@ -235,9 +310,11 @@ def test_a_placement_that_comes_back_is_not_charged() -> None:
     one = replace(ticket("x"), tenant="a", cost=70)
     for _ in range(3):
         core.acquire(one)  # asked for again, since the connection broke
-    assert core.gauges().by_tenant[0].virtual_time == 70
+    queue = core._queue
+    assert isinstance(queue, FairQueue)
+    assert queue.virtual("a", 0) == 70
     core.bounced("x")
-    assert core.gauges().by_tenant[0].virtual_time == 0
+    assert queue.virtual("a", 0) == 0
 
 
 def test_tokens_that_are_counted_may_let_another_go_first() -> None:
@@ -247,7 +324,7 @@ def test_tokens_that_are_counted_may_let_another_go_first() -> None:
     core.acquire(replace(ticket("running", 60), tenant="b"))
     core.acquire(replace(ticket("large", 90), tenant="b"))
     core.acquire(replace(ticket("small", 40), tenant="a"))
-    assert where(core.served({"b": 500})) == {"small": "r"}
+    assert where(core.served({("b", 0): 500})) == {"small": "r"}
 
 
 def test_gauges_tell_each_tenants_part_and_each_priority() -> None:
@@ -259,13 +336,13 @@ def test_gauges_tell_each_tenants_part_and_each_priority() -> None:
     clock.now += 2.0
     core.acquire(replace(ticket("3", 10, priority=2), tenant="b"))
     core.acquire(replace(ticket("4", 10, priority=-1), tenant="a"))
-    core.served({"a": 12})
+    core.served({("a", 0): 12})
     gauges = core.gauges()
     by_priority = [(one.priority, one.queued, one.oldest_wait_s) for one in gauges.by_priority]
     assert by_priority == [(2, 2, pytest.approx(2.0)), (-1, 1, pytest.approx(0.0))]
     a, b, c = gauges.by_tenant
     assert (a.tenant, a.weight, a.share, a.queued, a.in_flight) == ("a", 1.0, 0.25, 1, 2)
-    assert (a.max_in_flight, a.tokens_per_minute, a.tokens_total, a.virtual_time) == (5, 60, 42, 42)
-    assert (b.share, b.queued, b.in_flight, b.tokens_total, b.virtual_time) == (0.75, 2, 2, 30, 30)
+    assert (a.max_in_flight, a.tokens_per_minute, a.tokens_total) == (5, 60, 42)
+    assert (b.share, b.queued, b.in_flight, b.tokens_total) == (0.75, 2, 2, 30)
     assert (c.share, c.queued, c.in_flight) == (0.0, 0, 0)
     assert RouterCore(RouterConfig(), clock, None).gauges().by_tenant == ()  # type: ignore[arg-type]

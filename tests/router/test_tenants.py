@@ -107,7 +107,7 @@ def test_retry_after_is_when_it_may_begin_and_never_before(cost: int) -> None:
         clock = FakeClock()
         core = RouterCore(RouterConfig(tenants=(A,)), clock, Random(seed))
         core.report(FakeReplica("r").report())
-        core.served({"a": 900})
+        core.served({("a", 0): 900})
         with pytest.raises(TenantRate) as caught:
             core.acquire(of("x", cost=cost))
         error = caught.value
@@ -193,7 +193,8 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(tenant=st.sampled_from("ab"), tokens=st.integers(1, 400))
     def serve(self, tenant: str, tokens: int) -> None:
-        self.tenants.served({tenant: tokens, "unknown": 7}, self.now)
+        self.tenants.served(tenant, tokens, self.now)
+        self.tenants.served("unknown", 7, self.now)
         self.use(tenant, tokens)
 
     @rule(seconds=st.floats(0.0, 90.0))
