@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from collections.abc import Sequence as Many
+from concurrent.futures import Executor
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -27,15 +28,17 @@ from deployments.openai.errors import (
     tenant_rate,
     too_long,
 )
-from deployments.openai.sse import HEADERS, KEEP_ALIVE, MEDIA_TYPE, EventStream
+from deployments.openai.sse import HEADERS, KEEP_ALIVE, MEDIA_TYPE, EventStream, compact, in_parts
 from deployments.openai.tokens import TokenNames
 from deployments.openai.view import View
 from deployments.order import Failed, Refused
+from deployments.prompt_scores import Emit, PromptScores
 from engine.request import FinishReason
 
 logger = logging.getLogger(__name__)
 
-Emit: TypeAlias = Callable[[Event | Refused | Failed], None]
+# An answer, its choices, one of them, its log-probabilities.
+_BODY_DEPTH: Final = 4
 
 Gain: TypeAlias = tuple[int, str, Finish | None, View | None]
 """What a choice gained in a step: its index, new text, and why it ended if it did.
@@ -82,12 +85,16 @@ class Choices:
         fingerprint: of the replicas' numerics.
         request_id: of the HTTP request, for logs.
         names: of the vocabulary, for log-probabilities.
+        pool: for what would hold up the event loop.
     """
 
-    def __init__(self, call: Call, fingerprint: str, request_id: str, names: TokenNames) -> None:
+    def __init__(
+        self, call: Call, fingerprint: str, request_id: str, names: TokenNames, pool: Executor
+    ) -> None:
         self.call = call
         self.fingerprint = fingerprint
         self.request_id = request_id
+        self.pool = pool
         self._tasks: list[asyncio.Task[None]] = []
         self._came: deque[tuple[int, Event | Refused | Failed]] = deque()
         self._wake: asyncio.Future[None] | None = None
@@ -113,12 +120,24 @@ class Choices:
             make: makes a sequence.
             admit: gets places for several sequences, or for none of them.
         """
-        jobs = self.call.jobs
-        sequences = [make(job, partial(self._put, index)) for index, job in enumerate(jobs)]
+        emits = self._emits()
+        sequences = [make(job, emit) for job, emit in zip(self.call.jobs, emits, strict=True)]
         if len(sequences) == 1:
             self._tasks.append(sequences[0].start())
         else:
             self._tasks.append(detached(self._start_together(sequences, admit)))
+
+    def _emits(self) -> list[Emit]:
+        """What takes the events of each choice."""
+        jobs, each = self.call.jobs, self.call.each
+        if each == 1 or jobs[0].params.prompt_logprobs is None:
+            return [partial(self._put, index) for index in range(len(jobs))]
+        emits: list[Emit] = []
+        for first in range(0, len(jobs), each):
+            scores = PromptScores(self._put)
+            own = range(first, first + each)
+            emits += [scores.emit(index, leads=index == first) for index in own]
+        return emits
 
     async def _start_together(
         self, sequences: Many[Sequence], admit: Callable[[Many[Sequence]], Awaitable[None]]
@@ -162,8 +181,8 @@ class Choices:
             self._tokens += len(tokens)
         return index, *view.see(text, finish, detail), view
 
-    async def answer(self) -> dict[str, object]:
-        """Return the body of an answer that is not streamed.
+    async def answer(self) -> bytes:
+        """Return the body of an answer that is not streamed, in JSON.
 
         Raises:
             ApiError: see ``read``.
@@ -176,6 +195,15 @@ class Choices:
                 texts[index].append(text)
                 if finish is not None:
                     ends[index] = finish
+        if not any(view is not None and view.large for view in self._views):
+            return compact(self._body(texts, ends)).encode()
+
+        def spell() -> bytes:
+            return in_parts(self._body(texts, ends), _BODY_DEPTH).encode()
+
+        return await asyncio.get_running_loop().run_in_executor(self.pool, spell)
+
+    def _body(self, texts: Many[Many[str]], ends: Mapping[int, Finish]) -> dict[str, object]:
         choices = []
         for index, view in enumerate(self._views):
             rest = () if view is None else (view.logprobs(), view.calls())
@@ -242,7 +270,13 @@ class AnswerStream:
         usage = self._choices.usage if self._shows_usage else None
         if view is None:
             return self._wire.push(index, text, finish, None, usage)
-        return self._wire.push(index, text, finish, view.logprobs(), usage, view.calls())
+
+        def push() -> bytes:
+            return self._wire.push(index, text, finish, view.logprobs(), usage, view.calls())
+
+        if not view.large:
+            return push()
+        return await asyncio.get_running_loop().run_in_executor(self._choices.pool, push)
 
 
 class ClosingStream(StreamingResponse):

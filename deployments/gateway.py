@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.responses import JSONResponse, Response
 
-from deployments.answer import AnswerStream, Choices, ClosingStream, Emit, api_error
+from deployments.answer import AnswerStream, Choices, ClosingStream, api_error
 from deployments.calls import Gone, detached
 from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
@@ -32,6 +32,7 @@ from deployments.openai.document import document
 from deployments.openai.errors import out_of_time
 from deployments.openai.terms import Limits, Terms
 from deployments.order import Order, Refused
+from deployments.prompt_scores import Emit
 from deployments.router_client import RouterClient
 from deployments.tracing import Tracing
 from deployments.visit import note, timeline_of
@@ -92,13 +93,13 @@ class Gateway:
         info = await self._replica_info(call.terms.limits, arrived)
         if intake.served is not served:  # the first time, since it is now known what fits
             call = await intake.call(prepare, body, headers, arrived.tenant)
-        choices = Choices(call, info.fingerprint, arrived.request_id, intake.names)
+        choices = Choices(call, info.fingerprint, arrived.request_id, intake.names, intake.pool)
         priority = call.terms.priority
         note(arrived.scope, call.model, arrived.tenant.name, priority, call.prompt_tokens)
         choices.start(partial(self._sequence, call.terms, arrived, info), self._admit)
         if not call.terms.stream:
             try:
-                return JSONResponse(await choices.answer())
+                return Response(await choices.answer(), media_type="application/json")
             finally:
                 choices.close()
         stream = AnswerStream(choices, KEEP_ALIVE_S)

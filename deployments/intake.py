@@ -72,6 +72,11 @@ class Intake:
     Args:
         config: names the model and the bounds.
         rng: for ids, and for seeds that clients did not give.
+
+    Attributes:
+        names: of the tokens.
+        pool: for what would hold up the event loop.
+        served: the model and its bounds.
     """
 
     def __init__(self, config: ServeConfig, rng: random.Random) -> None:
@@ -82,7 +87,7 @@ class Intake:
         info = model_info(folder)
         self._tokenizer = load_tokenizer(folder)
         use_template(self._tokenizer, config)
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self.pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self.names = TokenNames(self._tokenizer)
         self.served = Served(
             name=config.name,
@@ -160,4 +165,4 @@ class Intake:
         if len(body) <= _SHORT_BODY:
             return work(body, *arguments)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, work, body, *arguments)
+        return await loop.run_in_executor(self.pool, work, body, *arguments)

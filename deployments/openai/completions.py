@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from deployments.openai.body import read_object
 from deployments.openai.call import Call, Choice, Job, Shape, new_id
 from deployments.openai.forms import Prompt
-from deployments.openai.jobs import jobs_of, require_choices
+from deployments.openai.jobs import jobs_of, require_choices, require_tellable
 from deployments.openai.length import require_possible
 from deployments.openai.logprobs import CompletionLedger
 from deployments.openai.models import CompletionRequest, validated
@@ -82,6 +82,7 @@ def prepare(
         else prompt
         for prompt in request.prompt
     ]
+    require_tellable(prompts, request)
     echoes = [_text(prompt, tokenizer, served) for prompt in request.prompt if request.echo]
     return CompletionCall(
         id=new_id("cmpl", rng),

@@ -9,6 +9,9 @@ from deployments.openai.models import SEED_BITS, GenerationRequest
 from deployments.openai.served import Served
 from engine.request import InvalidParam
 
+MAX_PROMPT_LOGPROBS = 200_000
+"""Log-probabilities of prompts in one answer; to spell so many takes some 200 ms."""
+
 
 def jobs_of(
     request: GenerationRequest,
@@ -21,6 +24,8 @@ def jobs_of(
     grammar: str | None = None,
 ) -> Iterator[Job]:
     """Pair every prompt with its sampling parameters, ``n`` times.
+
+    The first of a prompt's choices is the one that tells its log-probabilities.
 
     Args:
         request: the validated body.
@@ -53,7 +58,7 @@ def jobs_of(
         for choice in range(request.n):
             seed = _seed(request.seed, choice, rng)
             try:
-                params = request.sampling(max(tokens, 1), seed, grammar)
+                params = request.sampling(max(tokens, 1), seed, grammar, scored=choice == 0)
             except InvalidParam as error:
                 raise invalid(error) from None
             yield Job(prompt, params, echoes[index] if echoes else None, mute=tokens == 0)
@@ -74,6 +79,24 @@ def require_choices(prompts: int, request: GenerationRequest, served: Served) ->
             f"'n' must be at most {served.max_prompts // prompts}, not {request.n}: a request "
             f"has at most {served.max_prompts} choices.",
             "n",
+        )
+
+
+def require_tellable(prompts: Sequence[tuple[int, ...]], request: GenerationRequest) -> None:
+    """Check that a request does not ask for more of its prompts' log-probabilities than it may.
+
+    Raises:
+        BadRequest: it does.
+    """
+    told = request.told_logprobs
+    if told is None or not request.echoes:
+        return
+    entries = sum(map(len, prompts)) * request.n * (told + 1)
+    if entries > MAX_PROMPT_LOGPROBS:
+        raise BadRequest(
+            f"'logprobs': {told} with 'echo' would tell {entries} log-probabilities of prompts "
+            f"(their tokens, times 'n', times {told} + 1); at most {MAX_PROMPT_LOGPROBS} are told.",
+            "logprobs",
         )
 
 

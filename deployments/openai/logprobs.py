@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from deployments.openai.tokens import Cursor, TokenNames
@@ -11,16 +12,36 @@ from engine.submission import Detail, TokenLogprobs
 _LEAST = -9999.0
 
 
-class Ledger(ABC):
-    """The log-probabilities of one choice, in the order of its tokens."""
+# Tokens with 20 others beside each that are spelt in some milliseconds.
+_MANY = 64
 
-    @abstractmethod
+
+class Ledger(ABC):
+    """The log-probabilities of one choice, in the order of its tokens; spelt when taken."""
+
+    def __init__(self) -> None:
+        self._noted: list[Detail] = []
+        self._tokens = 0
+
     def add(self, detail: Detail) -> None:
         """Note what came with a delta."""
+        self._noted.append(detail)
+        self._tokens += len(detail.prompt_logprobs) + len(detail.logprobs)
 
-    @abstractmethod
+    @property
+    def large(self) -> bool:
+        """Whether ``take`` and what follows would hold up an event loop."""
+        return self._tokens > _MANY
+
     def take(self) -> dict[str, Any] | None:
         """Return the ``logprobs`` object of what was noted since the last time, if anything."""
+        noted, self._noted = self._noted, []
+        some, self._tokens = self._tokens, 0
+        return self._spelt(noted) if some else None
+
+    @abstractmethod
+    def _spelt(self, noted: Sequence[Detail]) -> dict[str, Any]:
+        """Return the ``logprobs`` object of what was noted."""
 
 
 class ChatLedger(Ledger):
@@ -31,21 +52,17 @@ class ChatLedger(Ledger):
     """
 
     def __init__(self, names: TokenNames) -> None:
+        super().__init__()
         self._names = names
         self._cursor = Cursor(names)
-        self._content: list[dict[str, Any]] = []
 
-    def add(self, detail: Detail) -> None:
-        for token in detail.logprobs:
+    def _spelt(self, noted: Sequence[Detail]) -> dict[str, Any]:
+        content = []
+        for token in chain.from_iterable(detail.logprobs for detail in noted):
             _, first = self._cursor.pass_over(token.token)
             entry = self._entry(token.token, token.logprob, first)
             entry["top_logprobs"] = [self._entry(id, value, first) for id, value in token.top]
-            self._content.append(entry)
-
-    def take(self) -> dict[str, Any] | None:
-        if not self._content:
-            return None
-        content, self._content = self._content, []
+            content.append(entry)
         return {"content": content, "refusal": None}
 
     def _entry(self, token: int, logprob: float, first: bool) -> dict[str, Any]:
@@ -66,28 +83,26 @@ class CompletionLedger(Ledger):
     """
 
     def __init__(self, names: TokenNames, prompt: Sequence[int] = (), echo: str = "") -> None:
+        super().__init__()
         self._names = names
         self._prompt = prompt
         self._cursor = Cursor(names, len(echo))
-        self._lists = _Lists()
 
-    def add(self, detail: Detail) -> None:
-        if detail.prompt_logprobs:
-            cursor = Cursor(self._names)
-            for id, token in zip(self._prompt, detail.prompt_logprobs, strict=True):
-                self._note(id, token, *cursor.pass_over(id))
-        for token in detail.logprobs:
-            self._note(token.token, token, *self._cursor.pass_over(token.token))
-
-    def take(self) -> dict[str, Any] | None:
-        if not self._lists.tokens:
-            return None
-        lists, self._lists = self._lists, _Lists()
+    def _spelt(self, noted: Sequence[Detail]) -> dict[str, Any]:
+        lists = _Lists()
+        for detail in noted:
+            if detail.prompt_logprobs:
+                cursor = Cursor(self._names)
+                for id, told in zip(self._prompt, detail.prompt_logprobs, strict=True):
+                    self._add(lists, id, told, *cursor.pass_over(id))
+            for token in detail.logprobs:
+                self._add(lists, token.token, token, *self._cursor.pass_over(token.token))
         return lists.body()
 
-    def _note(self, id: int, token: TokenLogprobs | None, at: int, first: bool) -> None:
+    def _add(
+        self, lists: "_Lists", id: int, token: TokenLogprobs | None, at: int, first: bool
+    ) -> None:
         name, _ = self._names.of(id, first)
-        lists = self._lists
         lists.tokens.append(name)
         lists.offsets.append(at)
         if token is None:

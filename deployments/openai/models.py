@@ -92,13 +92,16 @@ class GenerationRequest(Wire):
         """Whether the prompt stands before the answer."""
         return False
 
-    def sampling(self, max_tokens: int, seed: int, grammar: str | None) -> SamplingParams:
+    def sampling(
+        self, max_tokens: int, seed: int, grammar: str | None, *, scored: bool = True
+    ) -> SamplingParams:
         """Return the engine's parameters.
 
         Args:
             max_tokens: tokens to generate, defaults applied, from 1.
             seed: of the choice.
             grammar: what the answer must match, None if anything.
+            scored: tell the prompt's log-probabilities, if they are asked for.
         """
         told = self.told_logprobs
         return SamplingParams(
@@ -117,7 +120,7 @@ class GenerationRequest(Wire):
             min_tokens=self.min_tokens,
             logit_bias=self.logit_bias,
             logprobs=told,
-            prompt_logprobs=told if self.echoes else None,
+            prompt_logprobs=told if scored and self.echoes else None,
             grammar=grammar,
         )
 

@@ -8,7 +8,7 @@ choice, so a token costs one JSON string and one concatenation.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from deployments.openai.call import Call, Finish, Usage
@@ -26,6 +26,8 @@ _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", 
 # clients that split decoded text by Unicode's rules, as Python's splitlines does.
 _LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
+_PART: Final = 32  # items of a long list that are encoded together
+
 _NOTHING_MORE: Final = ',"logprobs":null,"finish_reason":null'
 
 
@@ -33,6 +35,38 @@ def compact(value: Any) -> str:
     """Return ``value`` as JSON on one line, whatever a reader takes for a line's end."""
     text = _dumps(value)
     return text if text.isascii() else text.translate(_LINE_ENDS)
+
+
+def in_parts(value: Any, depth: int) -> str:
+    """Return what ``compact`` does, made in parts that take a few milliseconds at most.
+
+    Other threads run only between two calls of the encoder.
+
+    Args:
+        value: a large one.
+        depth: objects and lists inside each other that are taken apart; below them long lists
+            still are.
+    """
+    return "".join(_parts(value, depth))
+
+
+def _parts(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, dict) and depth:
+        for at, (key, item) in enumerate(value.items()):
+            yield f"{',' if at else '{'}{compact(key)}:"
+            yield from _parts(item, depth - 1)
+        yield "}" if value else "{}"
+    elif isinstance(value, list) and depth:
+        for at, item in enumerate(value):
+            yield "," if at else "["
+            yield from _parts(item, depth - 1)
+        yield "]" if value else "[]"
+    elif isinstance(value, list) and len(value) > _PART:
+        for at in range(0, len(value), _PART):
+            yield f"{',' if at else '['}{compact(value[at : at + _PART])[1:-1]}"
+        yield "]"
+    else:
+        yield compact(value)
 
 
 def event(value: Any) -> bytes:
@@ -99,7 +133,9 @@ class EventStream:
             tail = _NOTHING_MORE + end
             text_tail = shape.after + tail
         if logprobs is not None:
-            text_tail = f'{shape.after},"logprobs":{compact(logprobs)},"finish_reason":null{end}'
+            many = any(isinstance(one, list) and len(one) > _PART for one in logprobs.values())
+            told = in_parts(logprobs, 1) if many else compact(logprobs)
+            text_tail = f'{shape.after},"logprobs":{told},"finish_reason":null{end}'
         events = ""
         if head is None:
             head = self._heads[index] = self._head(index)

@@ -60,6 +60,11 @@ class View:
         """Return the ``logprobs`` object of what was seen since the last time, if anything."""
         return None if self._ledger is None else self._ledger.take()
 
+    @property
+    def large(self) -> bool:
+        """Whether to spell what was seen since the last time would hold up an event loop."""
+        return self._ledger is not None and self._ledger.large
+
     def _parsed(
         self, parser: CallParser, text: str, finish: FinishReason | None
     ) -> tuple[str, Finish | None]:

@@ -1,6 +1,8 @@
 """Whole and streamed answers of the gateway: choices, log-probabilities, echoes, tiers, limits."""
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from deployments.messages import Refusal, RefusalKind
+from deployments.openai.logprobs import CompletionLedger
+from engine.submission import Submission
 from engine.text import Detokenizer, TokenBytes
 from tests.deployments.house import House, error, open_house
 
@@ -123,6 +127,56 @@ async def test_log_probabilities_of_completions(house: House, echo: bool) -> Non
     joined = {name: [x for piece in pieces for x in piece[name]] for name in pieces[0]}
     assert joined == whole["choices"][0]["logprobs"]
     assert whole["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_prompt_is_scored_once_and_told_by_all_its_choices(
+    house: House, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Scored for each of them, one request kept a gateway from all others for seconds."""
+    submit, others = house.link.submit, asyncio.Semaphore(0)
+
+    async def in_turn(submission: Submission, traceparent: str = "") -> None:
+        if submission.params.prompt_logprobs is None:
+            await submit(submission, traceparent)
+            others.release()
+            return
+        if late:
+            for _ in range(2):
+                await others.acquire()
+        await submit(submission, traceparent)
+
+    monkeypatch.setattr(house.link, "submit", in_turn)
+    path, fields = "/v1/completions", {"prompt": ["abc", "de"], "echo": True, "logprobs": 1}
+    whole = await ask(house, path, n=3, **fields)
+    scored = [s.prompt for s in house.link.submissions if s.params.prompt_logprobs is not None]
+    assert len(scored) == len(set(scored)) == len(whole["choices"]) / 3
+    chunks = await stream(house, path, n=3, **fields)
+    for choice in whole["choices"]:
+        told = choice["logprobs"]["token_logprobs"]
+        assert told == [None, *[-1.5] * (len(choice["text"]) - 3), -0.5, -0.5]
+        text, pieces, _ = merged(chunks, choice["index"])
+        assert text == choice["text"]
+        joined = {name: [x for piece in pieces for x in piece[name]] for name in pieces[0]}
+        assert joined == choice["logprobs"]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("size", [3, 70])
+async def test_what_is_long_to_spell_holds_up_nobody(
+    house: House, monkeypatch: pytest.MonkeyPatch, streamed: bool, size: int
+) -> None:
+    spelt, threads = CompletionLedger._spelt, set()
+
+    def spell(ledger: CompletionLedger, noted: Any) -> dict[str, Any]:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return spelt(ledger, noted)
+
+    monkeypatch.setattr(CompletionLedger, "_spelt", spell)
+    fields = {"prompt": "x" * size, "echo": True, "logprobs": 1, "stream": streamed}
+    answer = await house.http.post("/v1/completions", json={**fields, "max_tokens": 1})
+    assert answer.status_code == 200
+    assert threads == {size == 3}
 
 
 @BOTH

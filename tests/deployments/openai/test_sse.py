@@ -216,3 +216,34 @@ def test_a_reader_that_splits_lines_by_unicode_finds_whole_events(texts: list[st
     body = run(chat_call({"stream": True}), [(0, text) for text in texts])
     lines = [line for line in body.decode().splitlines() if line]
     assert lines == [f"data: {event}" for event in events_of(body)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+)
+
+
+@given(value=JSON, depth=st.integers(0, 5))
+def test_json_in_parts_is_the_same_json(value: Any, depth: int) -> None:
+    assert sse.in_parts(value, depth) == sse.compact(value)
+    assert sse.in_parts([value] * 100, 0) == sse.compact([value] * 100)
+
+
+def test_no_part_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder keeps all other threads waiting until it is done."""
+    longest = 0
+
+    def encode(value: Any) -> str:
+        nonlocal longest
+        longest = max(longest, len(text := json.dumps(value)))
+        return text
+
+    monkeypatch.setattr(sse, "_dumps", encode)
+    entries: list[Any] = [{"token": "a", "top": [{"token": "b"}] * 20}] * 5000
+    body = {"choices": [{"logprobs": {"content": entries}}] * 2}
+    text = sse.in_parts(body, 4)
+    assert len(text) > 50 * longest
+    logprobs = dict.fromkeys(LOGPROBS, entries)
+    EventStream(completion_call({"stream": True})).push(0, "a", None, logprobs)
+    assert longest < 20_000
