@@ -98,7 +98,19 @@ class MadeCall(Wire):
 class Message(Wire):
     """One turn of a conversation."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["role", "content"]})
+    # Only an assistant's turn may have no content.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "required": ["role"],
+            "anyOf": [
+                {"properties": {"role": {"const": "assistant"}}},
+                {
+                    "properties": {"content": {"type": ["string", "array"], "minItems": 1}},
+                    "required": ["content"],
+                },
+            ],
+        }
+    )
 
     role: Annotated[
         str,
@@ -111,7 +123,7 @@ class Message(Wire):
         str,
         PlainValidator(
             _content,
-            json_schema_input_type=str | Annotated[list[TextPart], Field(min_length=1)],
+            json_schema_input_type=str | list[TextPart] | None,
         ),
     ] = Field(default=None, validate_default=True)
     name: str | None = None

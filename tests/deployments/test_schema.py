@@ -54,7 +54,7 @@ def served(tiny_model_dir: Path) -> Iterator[Served]:
         opened = open_house(tiny_model_dir)
         house = runner.run(opened.__aenter__())
         house.router.answer = "r"
-        house.gateway._intake._tokenizer.chat_template = "{{ messages[0]['content'] }}"
+        house.gateway._intake._tokenizer.chat_template = "> {{ messages[0]['content'] }}"
         yield Served(runner, house)
         runner.run(opened.__aexit__(None, None, None))
 

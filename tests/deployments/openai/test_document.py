@@ -76,6 +76,15 @@ def test_what_is_accepted_fits_it(name: str, fields: dict[str, Any]) -> None:
     schema_of(name).validate({**REQUIRED[name], **given})
 
 
+@pytest.mark.parametrize("turn", [{"content": None}, {"content": []}, {}], ids=str)
+def test_only_an_assistants_turn_may_have_no_content(turn: dict[str, Any]) -> None:
+    schema = schema_of("Message")
+    schema.validate({"role": "assistant", **turn})
+    for role in ("system", "developer", "user", "tool"):
+        assert not schema.is_valid({"role": role, **turn})
+        schema.validate({"role": role, "content": "x"})
+
+
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_answers_and_errors_fit_it(data: st.DataObject) -> None:

@@ -334,6 +334,7 @@ def test_the_schema_shows_all_forms_of_prompt_and_content() -> None:
     assert {form["type"] for form in message["properties"]["content"]["anyOf"]} == {
         "string",
         "array",
+        "null",
     }
 
 
