@@ -60,6 +60,8 @@ class Submission:
 
 EXPIRED: Final = "expired"
 """The error of a request that was not started in time."""
+GRAMMAR_TOO_COMPLEX: Final = "GuidanceError"
+"""What the error of a request begins with whose grammar turned out to cost too much."""
 
 
 @dataclass(frozen=True, slots=True)
