@@ -8,6 +8,7 @@ A matcher's state is a function of the grammar and the tokens alone, so a reques
 moves elsewhere goes on under the same masks once its tokens are replayed.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer
 
 from engine.request import InvalidParam, require
 from engine.text import TokenBytes
+from engine.time_budget import OverBudget, TimeBudget
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -28,24 +30,29 @@ _T = TypeVar("_T")
 
 # Characters.  A megabyte of schema takes llguidance over a second.
 MAX_GRAMMAR = 128 * 1024
-# Work for one mask, llguidance's units: about 14,000 a millisecond for the lexer and 20,000
-# for the parser.  The defaults would let one request hold up a step for 15 ms.
+# Work for one mask, llguidance's units.  The lexer does about 14,000 a millisecond.  The
+# parser's items may all have to be compared with each other, as in ``s: s s s | "a"``, where
+# 3,000 take some 20 ms and 5,000 take 90; a hundred optional properties of five types each
+# need 2,500, which take a third of a millisecond.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000,
     step_lexer_fuel=100_000,
-    step_max_items=50_000,
+    step_max_items=3_000,
     max_lexer_states=50_000,
     max_grammar_size=200_000,
     verbose_errors=False,
 )
+# What those limits do not see: seconds of processor time, which all requests of a step wait.
+_AT_ONCE_S = 0.25
+_PER_TOKEN_S = 0.005
 
 
 class GuidanceError(RuntimeError):
     """A matcher cannot go on: only its own request fails.
 
     Attributes:
-        reason: what llguidance says: a limit was met, or a token was pushed that its mask
-            does not hold.
+        reason: a limit was met, the time for it is spent, or a token was pushed that its
+            mask does not hold.
     """
 
     def __init__(self, reason: str) -> None:
@@ -79,12 +86,19 @@ class Guides:
         tokenizer: the model's, a fast one.
         vocab: width of the model's logits; may exceed the tokenizer's vocabulary.
         eos_token_ids: tokens that end an answer; any of them may, where the grammar may end.
+        clock: seconds; by default those that the calling thread has computed, so that no
+            answer pays for what others do to the processor.
     """
 
     def __init__(
-        self, tokenizer: "PreTrainedTokenizerFast", vocab: int, eos_token_ids: Sequence[int]
+        self,
+        tokenizer: "PreTrainedTokenizerFast",
+        vocab: int,
+        eos_token_ids: Sequence[int],
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._vocab = vocab
+        self._clock = clock
         self._tokens = _tokens(tokenizer, vocab, eos_token_ids) if eos_token_ids else None
 
     def matcher(self, grammar: str, generated: Sequence[int] = ()) -> "Matcher":
@@ -108,7 +122,7 @@ class Guides:
             raise _invalid(grammar, error.reason) from None
         if inner.is_error():
             raise _invalid(grammar, inner.get_error())
-        matcher = Matcher(inner, tokens.vocab_size, self._vocab)
+        matcher = Matcher(inner, tokens.vocab_size, self._vocab, self._clock)
         try:
             # That a grammar has no text at all, as one that only calls itself, shows here.
             matcher.mask()
@@ -126,11 +140,15 @@ class Guides:
 class Matcher:
     """How far one answer has got in its grammar.  Made by :class:`Guides`; one thread at a time."""
 
-    __slots__ = ("_inner", "_mask", "_vocab")
+    __slots__ = ("_budget", "_clock", "_inner", "_mask", "_vocab")
 
-    def __init__(self, inner: LLMatcher, tokens: int, vocab: int) -> None:
+    def __init__(
+        self, inner: LLMatcher, tokens: int, vocab: int, clock: Callable[[], float]
+    ) -> None:
         self._inner = inner
         self._vocab = vocab
+        self._clock = clock
+        self._budget = TimeBudget(_AT_ONCE_S, _PER_TOKEN_S)
         # As wide as llguidance writes, which may be more than the logits are.
         self._mask: Mask = np.zeros(_words(max(tokens, vocab)), dtype=np.int32)
 
@@ -146,8 +164,7 @@ class Matcher:
         """
         mask = self._mask
         mask.fill(0)
-        _guarded(lambda: self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes))
-        self._require_sound()
+        self._work(lambda: self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes))
         mask = mask[: _words(self._vocab)]
         if self._vocab % 32:
             mask[-1] &= (1 << self._vocab % 32) - 1
@@ -157,17 +174,29 @@ class Matcher:
         """Take the token that was chosen.
 
         Raises:
-            GuidanceError: the grammar does not allow it here.
+            GuidanceError: the grammar does not allow it here, or it takes too long.
         """
-        _guarded(lambda: self._inner.consume_token(token))
-        self._require_sound()
+        self._budget.add_token()
+        self._work(lambda: self._inner.consume_token(token))
 
     @property
     def finished(self) -> bool:
         """Whether nothing but an end-of-sequence token may follow, or has followed."""
         return bool(self._inner.is_stopped())
 
-    def _require_sound(self) -> None:
+    def _work(self, work: Callable[[], object]) -> None:
+        """Do ``work``, unless the time for it is spent.
+
+        Raises:
+            GuidanceError: it was, or is now; or ``work`` failed.
+        """
+        try:
+            self._budget.spend(0.0)
+            began = self._clock()
+            _guarded(work)
+            self._budget.spend(self._clock() - began)
+        except OverBudget as error:
+            raise GuidanceError(str(error)) from None
         if self._inner.is_error():
             raise GuidanceError(_sentence(self._inner.get_error()))
 

@@ -56,12 +56,14 @@ def allowed(matcher: Matcher, vocab: int) -> set[int]:
 class Model:
     """A tokenizer with its guides, and the vocabulary of the model that goes with them."""
 
-    def __init__(self, folder: Path, extra: int = 0, eos: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, folder: Path, extra: int = 0, eos: tuple[int, ...] | None = None, **more: Any
+    ) -> None:
         self.tokenizer = load_tokenizer(folder)
         info = model_info(folder)
         self.vocab = info.vocab_size + extra
         self.eos = info.eos_token_ids if eos is None else eos
-        self.guides = Guides(self.tokenizer, self.vocab, self.eos)
+        self.guides = Guides(self.tokenizer, self.vocab, self.eos, **more)
 
     def ids(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -297,6 +299,92 @@ def test_what_is_too_much_for_a_mask_ends_only_that_request(demo: Model) -> None
     with pytest.raises(GuidanceError):
         go_on()
     demo.guides.matcher(of_regex("a+")).mask()
+
+
+class Seconds:
+    """A clock in which each look at it takes as long as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.step = 0.0
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize("lark", ['s: s s | "a"', 's: s s s | s s | "a"'])
+def test_an_ambiguous_grammar_ends_while_its_masks_are_cheap(demo: Model, lark: str) -> None:
+    """With room for 50,000 items, a mask of these 30 bytes took a third of a second."""
+    guides = Guides(demo.tokenizer, demo.vocab, demo.eos, Seconds())
+    matcher, (letter,) = guides.matcher(of_lark(f"start: s\n{lark}")), demo.ids("a")
+
+    def go_on() -> None:
+        for _ in range(600):
+            matcher.mask()
+            matcher.push(letter)
+
+    with pytest.raises(GuidanceError, match=r"Too many items \(limit 3000"):
+        go_on()
+
+
+_KINDS = [{"type": kind} for kind in ("integer", "string", "boolean", "null", "array")]
+_INNER = {"type": "object", "properties": {f"q{i}": {"type": "integer"} for i in range(10)}}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "count", "value"),
+    [(_KINDS, 30, "x"), (_KINDS, 100, [1]), ([_INNER] * 5, 60, {"q9": 1}), (_KINDS[:1], 200, 1)],
+)
+def test_schemas_with_many_choices_are_not_too_complex(
+    demo: Model, kinds: list[object], count: int, value: object
+) -> None:
+    schema = {"type": "object", "properties": {f"p{i}": {"anyOf": kinds} for i in range(count)}}
+    matcher = demo.guides.matcher(of_schema(schema))
+    for token in demo.ids(json.dumps({f"p{i}": value for i in range(count)})):
+        matcher.mask()
+        matcher.push(token)
+    assert matcher.finished
+
+
+@pytest.mark.parametrize("late", ["mask", "push"])
+def test_a_grammar_that_takes_too_long_fails_once_and_for_all(
+    tiny_model_dir: Path, late: str
+) -> None:
+    clock = Seconds()
+    model = Model(tiny_model_dir, clock=clock)
+    matcher, letter = model.guides.matcher(of_regex("a+")), model.ids("a")[0]
+    matcher.mask()
+    clock.step = 0.3
+    with pytest.raises(GuidanceError, match="more than 5 ms a token, 250 ms beyond"):
+        matcher.mask() if late == "mask" else matcher.push(letter)
+    looks, clock.step = clock.looks, 0.0
+    for again in (matcher.mask, lambda: matcher.push(letter)):
+        with pytest.raises(GuidanceError, match="5 ms a token"):
+            again()
+    assert clock.looks == looks, "it was worked on again"
+
+
+def test_a_grammar_may_take_some_time_for_each_token_on_average(tiny_model_dir: Path) -> None:
+    clock = Seconds()
+    model = Model(tiny_model_dir, clock=clock)
+    steady, slow = (model.guides.matcher(of_regex("a+")) for _ in range(2))
+    letter = model.ids("a")[0]
+
+    def go_on(matcher: Matcher, each_s: float) -> int:
+        clock.step = each_s / 2
+        for done in range(300):
+            try:
+                matcher.mask()
+                matcher.push(letter)
+            except GuidanceError:
+                return done
+        return 300
+
+    assert go_on(steady, 0.004) == 300
+    assert 40 < go_on(slow, 0.010) < 60
 
 
 def test_a_panic_inside_is_an_error_and_not_the_end_of_the_engine(
