@@ -11,6 +11,7 @@ moves elsewhere goes on under the same masks once its tokens are replayed.
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
@@ -86,6 +87,8 @@ class Guides:
         tokenizer: the model's, a fast one.
         vocab: width of the model's logits; may exceed the tokenizer's vocabulary.
         eos_token_ids: tokens that end an answer; any of them may, where the grammar may end.
+        kept: grammars whose compiled form is kept for the next request that brings the same,
+            such as the others of its ``n`` choices.
         clock: seconds; by default those that the calling thread has computed, so that no
             answer pays for what others do to the processor.
     """
@@ -95,9 +98,12 @@ class Guides:
         tokenizer: "PreTrainedTokenizerFast",
         vocab: int,
         eos_token_ids: Sequence[int],
+        kept: int = 16,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._vocab = vocab
+        # What is refused is not kept.  Nobody but `deep_copy` touches what is.
+        self._compiled = lru_cache(kept)(self._compile)
         self._clock = clock
         self._tokens = _tokens(tokenizer, vocab, eos_token_ids) if eos_token_ids else None
 
@@ -112,22 +118,7 @@ class Guides:
             InvalidParam: the grammar is not one, cannot be met, or is too large;
                 ``generated`` does not match it; the model has no token to end with.
         """
-        _require_size(grammar)
-        if self._tokens is None:
-            raise _invalid(grammar, "this model has no end-of-sequence token")
-        tokens = self._tokens
-        try:
-            inner = _guarded(lambda: LLMatcher(tokens, grammar, log_level=0, limits=_LIMITS))
-        except GuidanceError as error:
-            raise _invalid(grammar, error.reason) from None
-        if inner.is_error():
-            raise _invalid(grammar, inner.get_error())
-        matcher = Matcher(inner, tokens.vocab_size, self._vocab, self._clock)
-        try:
-            # That a grammar has no text at all, as one that only calls itself, shows here.
-            matcher.mask()
-        except GuidanceError as error:
-            raise _invalid(grammar, error.reason) from None
+        matcher = self._begin(self._compiled(grammar).deep_copy())
         try:
             for token in generated:
                 matcher.push(token)
@@ -135,6 +126,25 @@ class Guides:
             limit = f"tokens that match the grammar ({error.reason})"
             raise InvalidParam("generated", len(generated), limit) from None
         return matcher
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        _require_size(grammar)
+        tokens = self._tokens
+        if tokens is None:
+            raise _invalid(grammar, "this model has no end-of-sequence token")
+        try:
+            inner = _guarded(lambda: LLMatcher(tokens, grammar, log_level=0, limits=_LIMITS))
+            if inner.is_error():
+                raise _invalid(grammar, inner.get_error())
+            # That a grammar has no text at all, as one that only calls itself, shows here.
+            self._begin(inner).mask()
+        except GuidanceError as error:
+            raise _invalid(grammar, error.reason) from None
+        return inner
+
+    def _begin(self, inner: LLMatcher) -> "Matcher":
+        tokens = 0 if self._tokens is None else self._tokens.vocab_size
+        return Matcher(inner, tokens, self._vocab, self._clock)
 
 
 class Matcher:

@@ -58,7 +58,7 @@ class LlguidanceLibrary:
         self._inner = importlib.import_module("llguidance")
         self.version = str(self._inner.__version__)
         guidance = importlib.import_module("engine.guidance")
-        self._guides = guidance.Guides(tokenizer, vocab, eos)
+        self._guides = guidance.Guides(tokenizer, vocab, eos, kept=0)
         self._refusal = importlib.import_module("engine.request").InvalidParam
 
     def compile(self, case: Case) -> Any:

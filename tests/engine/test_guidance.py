@@ -235,6 +235,42 @@ def test_a_token_outside_the_mask_is_refused(demo: Model) -> None:
         matcher.push(demo.ids("x")[0])
 
 
+def test_a_grammar_is_compiled_once_for_all_choices_of_a_request(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    class Counted:
+        def __new__(cls, tokens: Any, grammar: str, **more: Any) -> Any:
+            compiled.append(grammar)
+            return LLMatcher(tokens, grammar, **more)
+
+    monkeypatch.setattr("engine.guidance.LLMatcher", Counted)
+    model = Model(tiny_model_dir, kept=2)
+    one, two, three = (of_regex(regex) for regex in ("a+", "b+", "c+"))
+    for grammar in (one, one, two, one, three, one):
+        model.guides.matcher(grammar)
+    assert compiled == [one, two, three]
+    model.guides.matcher(two)
+    assert compiled == [one, two, three, two], "it was the one not used for longest"
+    for _ in range(2):
+        with pytest.raises(InvalidParam):
+            model.guides.matcher("{")
+    assert compiled[4:] == ["{", "{"]
+
+
+def test_a_kept_grammar_begins_at_its_beginning_whatever_was_done_with_it(demo: Model) -> None:
+    grammar = of_schema(SCHEMA)
+    tokens = demo.walk(grammar, random.Random(1))
+    fresh = Guides(demo.tokenizer, demo.vocab, demo.eos).matcher(grammar)
+    kept = demo.guides.matcher(grammar)
+    for token in tokens:
+        assert allowed(kept, demo.vocab) == allowed(fresh, demo.vocab)
+        kept.push(token)
+        fresh.push(token)
+    assert kept.finished is fresh.finished
+
+
 def test_matchers_do_not_share_their_state(demo: Model) -> None:
     one, other = (demo.guides.matcher(of_regex("[0-9]{2}")) for _ in range(2))
     before = allowed(other, demo.vocab)
@@ -318,7 +354,7 @@ class Seconds:
 @pytest.mark.parametrize("lark", ['s: s s | "a"', 's: s s s | s s | "a"'])
 def test_an_ambiguous_grammar_ends_while_its_masks_are_cheap(demo: Model, lark: str) -> None:
     """With room for 50,000 items, a mask of these 30 bytes took a third of a second."""
-    guides = Guides(demo.tokenizer, demo.vocab, demo.eos, Seconds())
+    guides = Guides(demo.tokenizer, demo.vocab, demo.eos, clock=Seconds())
     matcher, (letter,) = guides.matcher(of_lark(f"start: s\n{lark}")), demo.ids("a")
 
     def go_on() -> None:
