@@ -14,25 +14,15 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.calls import detached
 from deployments.dispatch import Sequence
-from deployments.messages import Event, RefusalKind
+from deployments.messages import Event
 from deployments.openai.call import Call, Choice, Finish, Job, Usage
-from deployments.openai.errors import (
-    ApiError,
-    BadRequest,
-    internal,
-    never_fits,
-    no_replica,
-    out_of_time,
-    queue_full,
-    tenant_busy,
-    tenant_rate,
-    too_long,
-)
+from deployments.openai.errors import ApiError, internal
 from deployments.openai.sse import HEADERS, KEEP_ALIVE, MEDIA_TYPE, EventStream, compact, in_parts
 from deployments.openai.tokens import TokenNames
 from deployments.openai.view import View
 from deployments.order import Failed, Refused
 from deployments.prompt_scores import Emit, PromptScores
+from deployments.refused import api_error
 from engine.request import FinishReason
 
 logger = logging.getLogger(__name__)
@@ -45,34 +35,6 @@ Gain: TypeAlias = tuple[int, str, Finish | None, View | None]
 
 Its view has the rest; None for a choice that is just its text.
 """
-
-
-def api_error(error: Refused | Failed) -> ApiError:
-    """Say to the client what became of its request."""
-    if isinstance(error, Failed):
-        return internal()
-    refusal = error.refusal
-    match refusal.kind:
-        case RefusalKind.BUSY | RefusalKind.QUEUE_FULL:
-            return queue_full(refusal.retry_after)
-        case RefusalKind.TENANT_BUSY:
-            return tenant_busy(refusal.limit, refusal.retry_after)
-        case RefusalKind.TENANT_RATE:
-            return tenant_rate(refusal.limit, refusal.retry_after)
-        case RefusalKind.EXPIRED:
-            return out_of_time(refusal.message)
-        case RefusalKind.NO_REPLICA:
-            return no_replica(refusal.retry_after)
-        case RefusalKind.NEVER_FITS:
-            return never_fits(refusal.current, refusal.limit)
-        case RefusalKind.TOO_LONG:
-            return too_long(refusal.current, refusal.limit)
-        case RefusalKind.EMPTY:
-            return BadRequest("The prompt has no tokens.", "prompt")
-        case RefusalKind.INVALID:
-            return BadRequest(f"{refusal.message}.", refusal.param)
-        case _:
-            return internal()
 
 
 class Choices:
@@ -170,7 +132,7 @@ class Choices:
                 return None
         index, event = self._came.popleft()
         if isinstance(event, Refused | Failed):
-            raise api_error(event) from event
+            raise api_error(event, self.call.form) from event
         _, tokens, text, reason, _, detail = event
         finish = None if reason is None else FinishReason(reason)
         view = self._views[index]

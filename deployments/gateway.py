@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.responses import JSONResponse, Response
 
-from deployments.answer import AnswerStream, Choices, ClosingStream, api_error
+from deployments.answer import AnswerStream, Choices, ClosingStream
 from deployments.calls import Gone, detached
 from deployments.channel import HandleChannel, ReplicaLost
 from deployments.config import ServeConfig
@@ -33,6 +33,7 @@ from deployments.openai.errors import out_of_time
 from deployments.openai.terms import Limits, Terms
 from deployments.order import Order, Refused
 from deployments.prompt_scores import Emit
+from deployments.refused import api_error
 from deployments.router_client import RouterClient
 from deployments.tracing import Tracing
 from deployments.visit import note, timeline_of

@@ -112,6 +112,7 @@ class Call(ABC):
         terms: how the client wants to be served.
         jobs: one for each choice; those of a prompt stand together.
         each: choices of each prompt.
+        form: the field in which the client asked for a form of the answer, if it did.
     """
 
     id: str
@@ -120,6 +121,7 @@ class Call(ABC):
     terms: Terms
     jobs: tuple[Job, ...]
     each: int = 1
+    form: str | None = None
 
     object: ClassVar[str]
     shape: ClassVar[Shape]

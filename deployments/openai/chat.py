@@ -16,7 +16,7 @@ from deployments.openai.logprobs import ChatLedger
 from deployments.openai.message import Message
 from deployments.openai.models import ChatRequest, validated
 from deployments.openai.served import Served
-from deployments.openai.structured import grammar_of
+from deployments.openai.structured import form_field, grammar_of
 from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
 from deployments.openai.tool_parser import CallParser, joined
@@ -107,13 +107,13 @@ def prepare(
     refuse_unbuilt(fields, CHAT)
     request = validated(ChatRequest, served.filled(fields))
     terms = Terms.of(request, headers, served)
-    grammar = grammar_of(fields)
+    grammar, form = grammar_of(fields), form_field(fields)
     choice, several = request.tool_choice, request.parallel_tool_calls
     tools = ToolUse.of(request.tools, choice, several, served.dialect, rng)
     if tools is not None:
         if grammar is not None:
             raise BadRequest("'tools' cannot be combined with a form for the answer.", "tools")
-        grammar = tools.grammar()
+        grammar, form = tools.grammar(), "tools"
     require_choices(1, request, served)
     prompt = tuple(tokens_of(request.messages, tokenizer, served, tools))
     return ChatCall(
@@ -123,6 +123,7 @@ def prepare(
         terms=terms,
         jobs=tuple(jobs_of(request, [prompt], served, None, "messages", rng, grammar=grammar)),
         each=request.n,
+        form=form,
         tools=tools,
     )
 

@@ -13,7 +13,7 @@ from deployments.openai.length import require_possible
 from deployments.openai.logprobs import CompletionLedger
 from deployments.openai.models import CompletionRequest, validated
 from deployments.openai.served import Served
-from deployments.openai.structured import grammar_of
+from deployments.openai.structured import form_field, grammar_of
 from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
 from deployments.openai.unbuilt import COMPLETIONS, refuse_unbuilt
@@ -93,6 +93,7 @@ def prepare(
             jobs_of(request, prompts, served, DEFAULT_MAX_TOKENS, "prompt", rng, echoes, grammar)
         ),
         each=request.n,
+        form=form_field(fields),
     )
 
 

@@ -186,6 +186,26 @@ def never_fits(blocks: int, total: int) -> BadRequest:
     )
 
 
+def grammar_refused(message: str, form: str | None) -> BadRequest:
+    """A replica cannot enforce the form of the answer; ``message`` begins with "grammar".
+
+    Args:
+        message: says why.
+        form: the field in which the client asked for it.
+    """
+    field = form or "grammar"
+    return BadRequest(f"'{field}'{message.removeprefix('grammar')}.", field)
+
+
+def grammar_too_complex(form: str | None) -> BadRequest:
+    """The form of the answer, asked for in this field, took too much work on the way."""
+    return BadRequest(
+        "The form of the answer turned out to be too complex to be enforced to its end.",
+        form,
+        "grammar_too_complex",
+    )
+
+
 def queue_full(retry_after: float) -> Full:
     """Push back: everything is full, for about this many seconds."""
     return Full(

@@ -51,7 +51,7 @@ def grammar_of(fields: Fields) -> str | None:
         BadRequest: what is asked for is malformed, cannot be enforced, or is asked for twice;
             names the field.
     """
-    asked = [*_response_format(fields), *_structured_outputs(fields), *_guided(fields)]
+    asked = _asked(fields)
     if not asked:
         return None
     if len(asked) > 1:
@@ -59,6 +59,12 @@ def grammar_of(fields: Fields) -> str | None:
         raise BadRequest(f"'{second}' cannot be combined with '{first}': use one of them.", second)
     field, make, value = asked[0]
     return checked(make(value, field), field)
+
+
+def form_field(fields: Fields) -> str | None:
+    """Return the field in which a request asks for a form, None if it asks for none."""
+    asked = _asked(fields)
+    return asked[0][0] if asked else None
 
 
 def schema_grammar(schema: object, field: str) -> str:
@@ -101,6 +107,10 @@ def checked(grammar: str, field: str) -> str:
 
 
 _Asked: TypeAlias = list[tuple[str, _Maker, object]]
+
+
+def _asked(fields: Fields) -> _Asked:
+    return [*_response_format(fields), *_structured_outputs(fields), *_guided(fields)]
 
 
 def _response_format(fields: Fields) -> _Asked:

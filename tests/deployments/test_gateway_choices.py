@@ -12,8 +12,11 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from deployments.messages import Refusal, RefusalKind
+from deployments.messages import Refusal, RefusalKind, refuse
 from deployments.openai.logprobs import CompletionLedger
+from engine.guidance import GuidanceError
+from engine.request import InvalidParam
+from engine.step import reason_of
 from engine.submission import Submission
 from engine.text import Detokenizer, TokenBytes
 from tests.deployments.house import House, error, open_house
@@ -357,6 +360,63 @@ async def test_vllm_16529_a_wrong_request_harms_nobody(
         assert error(answer)["param"].split(".")[0] == next(iter(fields))
         assert (await other.aread()).endswith(b"data: [DONE]\n\n")
     assert len(house.link.submissions) == 1
+
+
+FORMS: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/completions", {"guided_regex": "a+"}, "guided_regex"),
+    ("/v1/chat/completions", {"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+    ("/v1/chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "field"), FORMS)
+async def test_a_grammar_that_a_replica_refuses_is_named_as_the_client_named_it(
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    fields: dict[str, Any],
+    field: str,
+) -> None:
+    refused = refuse(InvalidParam("grammar", "one of 5 characters", "one that can be enforced: no"))
+
+    async def submit(submission: Submission, traceparent: str = "") -> Refusal:
+        return refused
+
+    monkeypatch.setattr(house.link, "submit", submit)
+    answer = await house.http.post(path, json={**PROMPTS[path], **fields})
+    found = error(answer)
+    assert (answer.status_code, found["param"]) == (400, field)
+    assert found["message"].startswith(f"'{field}' must be one that can be enforced: no")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(("path", "fields", "field"), FORMS)
+async def test_a_grammar_that_gets_too_complex_on_the_way_is_no_fault_of_the_server(
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    fields: dict[str, Any],
+    field: str,
+    streamed: bool,
+) -> None:
+    """The SDK would send it again by itself after a 500, to cost as much again."""
+
+    async def submit(submission: Submission, traceparent: str = "") -> None:
+        listener, key = house.link.listeners[submission.key], submission.key
+        listener((key, (65,), "a", None, None, None))
+        listener((key, (), "", None, reason_of(GuidanceError("Too many items")), None))
+
+    monkeypatch.setattr(house.link, "submit", submit)
+    answer = await house.http.post(path, json={**PROMPTS[path], **fields, "stream": streamed})
+    if streamed:
+        *_, last, done, nothing = answer.text.split("\n\n")
+        assert (done, nothing) == ("data: [DONE]", "")
+        found = json.loads(last.removeprefix("data: "))["error"]
+    else:
+        assert answer.status_code == 400
+        found = error(answer)
+    assert (found["type"], found["code"]) == ("invalid_request_error", "grammar_too_complex")
+    assert found["param"] == field
 
 
 # ---- the tokenizer and the version --------------------------------------------------------

@@ -435,3 +435,10 @@ def test_ids_are_those_of_the_format_and_differ() -> None:
 def test_the_end_of_calls_has_its_own_word() -> None:
     assert CallsMade.TOOL_CALLS.value == "tool_calls"
     assert ToolChoice("auto").name is None
+
+
+def test_what_asked_for_the_form_is_known_by_its_name() -> None:
+    assert ask().form is None
+    assert ask(tools=[tool()]).form == "tools"
+    assert ask(tools=[tool()], tool_choice="none").form is None
+    assert ask(structured_outputs={"choice": ["a"]}).form == "structured_outputs.choice"
