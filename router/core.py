@@ -111,14 +111,19 @@ class RouterCore:
         """
         now = self._now()
         waited = self._queue.take(ticket_id)
-        if self._limited:
-            unused = 0 if waited is None else waited.ticket.cost
-            self._tenants.drop(ticket_id, now, unused=unused)
+        ran = waited is None
         if waited is None:
+            ran = finished or self._ledger.admitted(ticket_id)
             grant = self._ledger.drop(ticket_id, finished=finished)
             if grant is not None:
                 # A cancelled request frees a place too, but says nothing about how long one lasts.
                 self._drain.ended(now, grant.age_s(now) if finished else None)
+                if not ran:
+                    self._placing.unplace(grant)
+            else:
+                ran = True  # it has ended, or its replica was lost and it goes on elsewhere
+        if self._limited:
+            self._tenants.drop(ticket_id, now, ran=ran)
         return self._placing.run(now)
 
     def report(self, report: Report) -> list[Decision]:
@@ -164,8 +169,7 @@ class RouterCore:
             raise UnknownTicket(ticket_id)
         self._bounced += 1
         self._ledger.close(replica)
-        ticket = grant.entry.ticket
-        self._queue.charge(ticket.tenant, ticket.priority, -ticket.cost)
+        self._placing.unplace(grant)
         self._queue.put(grant.entry)
         return self._placing.run(now)
 
@@ -301,7 +305,7 @@ class RouterCore:
             return decisions, True
         for ticket in tickets:
             placing.placed -= placing.forget(ticket)
-            self._tenants.drop(ticket.id, now, unused=ticket.cost)
+            self._tenants.drop(ticket.id, now, ran=False)
         ids = {ticket.id for ticket in tickets}
         others = [decision for decision in decisions if decision.ticket not in ids]
         return others + placing.run(now), False

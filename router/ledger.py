@@ -145,6 +145,11 @@ class Ledger:
         account = self._home.get(ticket_id)
         return None if account is None else account.figures.replica
 
+    def admitted(self, ticket_id: str) -> bool:
+        """Whether the ticket has a grant that a report has named admitted."""
+        account = self._home.get(ticket_id)
+        return account is not None and ticket_id in account.admitted
+
     def drop(self, ticket_id: str, *, finished: bool = False) -> Grant | None:
         """Forget the ticket's grant, if there is one.
 

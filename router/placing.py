@@ -3,6 +3,7 @@
 from random import Random
 
 from engine.rank import SchedPolicy
+from router.account import Grant
 from router.config import RouterConfig
 from router.drain import Drain, no_earlier, spread
 from router.errors import Expired, NeverFitsAnywhere, NoReplica
@@ -70,9 +71,14 @@ class Placing:
         grant = self.ledger.drop(ticket.id)
         if grant is None:
             return False
-        if grant.entry is not None:
-            self.queue.charge(ticket.tenant, ticket.priority, -grant.entry.ticket.cost)
+        self.unplace(grant)
         return True
+
+    def unplace(self, grant: Grant) -> None:
+        """Take back the charge for a placement that came to nothing."""
+        if grant.entry is not None:
+            ticket = grant.entry.ticket
+            self.queue.charge(ticket.tenant, ticket.priority, -ticket.cost)
 
     def catch_up(self, now: float) -> list[Decision]:
         """Decide what time alone has changed, so that who comes now comes after it."""
@@ -151,7 +157,7 @@ class Placing:
 
     def _refuse(self, entry: Entry, error: No, now: float) -> Decision:
         """Turn away what has just left the queue: its tenant gets back what it has not used."""
-        self.tenants.drop(entry.ticket.id, now, unused=entry.ticket.cost)
+        self.tenants.drop(entry.ticket.id, now, ran=False)
         return Refusal(entry.ticket.id, error)
 
     def _no_replica(self) -> NoReplica:

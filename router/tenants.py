@@ -75,10 +75,11 @@ class _Usage:
         lacking = min(max(tokens, 1), limit) - self._filled(limit, now)
         return max(0.0, lacking) * _MINUTE_S / limit
 
-    def ended(self, lifetime_s: float) -> None:
-        """Count a call that has ended."""
+    def ended(self, lifetime_s: float | None) -> None:
+        """Count a call that has ended; None if how long it took says nothing about others."""
         self.in_flight -= 1
-        self.lifetime_s += _LIFETIME_STEP * (lifetime_s - self.lifetime_s)
+        if lifetime_s is not None:
+            self.lifetime_s += _LIFETIME_STEP * (lifetime_s - self.lifetime_s)
 
     def _filled(self, limit: int, now: float) -> float:
         return min(float(limit), self._level + (now - self._at) * limit / _MINUTE_S)
@@ -86,12 +87,22 @@ class _Usage:
 
 @dataclass(slots=True)
 class _Call:
-    """A request under way: all its tickets together."""
+    """A request under way: all its tickets together.
+
+    Attributes:
+        name: of the call.
+        usage: its tenant's.
+        since: when it was let in, None if a router before this one did.
+        tickets: those that were not dropped, and what the bucket was charged for each; None for
+            what a router before this one let in.
+        ran: something of it was computed.
+    """
 
     name: str
     usage: _Usage
-    since: float
-    tickets: set[str] = field(default_factory=set)
+    since: float | None
+    tickets: dict[str, int | None] = field(default_factory=dict)
+    ran: bool = False
 
 
 class Tenants:
@@ -99,8 +110,8 @@ class Tenants:
 
     A call is under way from the first of its tickets that is taken until the last is dropped by
     its owner, whatever becomes of them in between: whether they wait, run, are sent back, or
-    were lost with a replica. Its prompt is charged once, when it is let in, and given back for
-    tickets that end without ever having run.
+    were lost with a replica. Its prompt is charged once, when it is let in. What was charged for a
+    ticket, no more and no less, is given back if it ends without ever having run.
 
     Invariants: each ticket that was taken and not dropped is in exactly one call; a tenant's
     `in_flight` is the number of its calls; no call is empty. Tenants without terms are not
@@ -149,37 +160,49 @@ class Tenants:
         return None
 
     def take(self, ticket: Ticket, now: float, *, charge: bool = True) -> None:
-        """Count a ticket until it is dropped; one that is counted already changes nothing."""
+        """Count a ticket until it is dropped, and charge it once; to say so again changes nothing.
+
+        Args:
+            ticket: the ticket.
+            now: the router's clock, in seconds.
+            charge: False for one that a router before this one let in.
+        """
         usage = self._usage.get(ticket.tenant)
-        if usage is None or ticket.id in self._call_of:
+        if usage is None:
             return
-        name = _call(ticket)
-        call = self._calls.get(name)
+        call = self._call_of.get(ticket.id)
         if call is None:
-            call = self._calls[name] = _Call(name, usage, now)
-            usage.in_flight += 1
-        call.tickets.add(ticket.id)
-        self._call_of[ticket.id] = call
-        if charge:
+            name = _call(ticket)
+            call = self._calls.get(name)
+            if call is None:
+                call = self._calls[name] = _Call(name, usage, now if charge else None)
+                usage.in_flight += 1
+            call.tickets[ticket.id] = None
+            self._call_of[ticket.id] = call
+        if charge and call.tickets[ticket.id] is None:
+            call.tickets[ticket.id] = ticket.cost
             usage.use(ticket.cost, now)
 
-    def drop(self, ticket_id: str, now: float, *, unused: int = 0) -> None:
+    def drop(self, ticket_id: str, now: float, *, ran: bool) -> None:
         """Count a ticket no more, if it was.
 
         Args:
             ticket_id: any id.
             now: the router's clock, in seconds.
-            unused: tokens to give back, since nothing of it was computed.
+            ran: something of it was computed, or may have been.
         """
         call = self._call_of.pop(ticket_id, None)
         if call is None:
             return
-        if unused:
-            call.usage.use(-unused, now)
-        call.tickets.remove(ticket_id)
+        charged = call.tickets.pop(ticket_id)
+        if ran:
+            call.ran = True
+        elif charged:
+            call.usage.use(-charged, now)
         if not call.tickets:
             del self._calls[call.name]
-            call.usage.ended(now - call.since)
+            since = call.since if call.ran else None
+            call.usage.ended(None if since is None else now - since)
 
     def served(self, tenant: str, tokens: int, now: float) -> None:
         """Count tokens that were generated for a tenant."""
