@@ -12,6 +12,7 @@ import pytest
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
 from engine.submission import Submission
 from tests.deployments.house import INFO, House, error, open_house
+from tests.deployments.sequences import settle
 
 BODY = {"prompt": "abc", "max_tokens": 3, "ignore_eos": True}
 
@@ -221,19 +222,22 @@ async def test_a_time_limit_ends_a_stream_that_stalls_but_for_that_of_the_first_
     house: House, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     house.router.answer = "r"
+    hour_ms, loop = 3_600_000, asyncio.get_running_loop()
+    clock = loop.time
 
     async def submit(submission: Submission, traceparent: str = "") -> None:
         listener, key = house.link.listeners[submission.key], submission.key
         listener((key, (65,), "a", None, None, None))
-        # What is told in time is told: the rest comes after the limit of the first token.
-        asyncio.get_running_loop().call_later(
-            0.8, lambda: listener((key, (66,), "b", "stop", None, None))
-        )
+        # What is told in time is told: the rest comes after the limit.
+        monkeypatch.setattr(loop, "time", lambda: clock() + 2 * hour_ms / 1000)
+        await settle()
+        listener((key, (66,), "b", "stop", None, None))
 
     monkeypatch.setattr(house.link, "submit", submit)
     answer = await house.http.post(
-        "/v1/completions", json={**BODY, "stream": True}, headers={name: "500"}
+        "/v1/completions", json={**BODY, "stream": True}, headers={name: str(hour_ms)}
     )
+    monkeypatch.setattr(loop, "time", clock)
     *events, done, nothing = answer.text.split("\n\n")
     assert (answer.status_code, done, nothing) == (200, "data: [DONE]", "")
     last = json.loads(events[-1].removeprefix("data: "))
