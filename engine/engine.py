@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from engine.failures import Failures
-from engine.guides import Guides
+from engine.guides import Guides, Matcher
 from engine.invariants import check_invariants
 from engine.live import Live, Read, prompt_tops
-from engine.request import FinishReason, StepOutput, Token
+from engine.request import FinishReason, InvalidParam, StepOutput, Token
 from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerStats
@@ -91,8 +91,32 @@ class Engine:
 
     # ---- from any thread ------------------------------------------------------------
 
-    def submit(self, submission: Submission) -> None:
+    def compile(self, submission: Submission) -> Matcher | None:
+        """Return the matcher of its grammar, None without one; nothing is queued.
+
+        This may take a second, so :meth:`submit` can be given what was made elsewhere.
+
+        Raises:
+            AdmitError, InvalidParam, DuplicateKey, EngineFailed: as ``submit`` would now.
+                What has no room is not compiled.
+        """
+        grammar, guides = submission.params.grammar, self._guides
+        if grammar is None:
+            return None
+        if guides is None:
+            raise InvalidParam("grammar", "one", "None in an engine without guides")
+        submission.check_ids(self._vocab)
+        with self._changed:
+            self._require_open(submission.key)
+            self._scheduler.check(submission.request())
+        return guides.matcher(grammar, submission.generated)
+
+    def submit(self, submission: Submission, matcher: Matcher | None = None) -> None:
         """Queue a request; its deltas come through ``on_step``.
+
+        Args:
+            submission: the request.
+            matcher: what :meth:`compile` made of it; if None, it is made now.
 
         Raises:
             AdmitError: it can never run here, or the queue is full.
@@ -103,15 +127,12 @@ class Engine:
         """
         submission.check_ids(self._vocab)
         params, now = submission.params, self._monotonic()
+        if matcher is None:
+            matcher = self.compile(submission)
         seed = self._rng.getrandbits(63) if params.seed is None else params.seed
-        live = Live.of(submission, seed, self._eos, self._token_bytes, self._guides, now)
+        live = Live.of(submission, seed, self._eos, self._token_bytes, matcher, now)
         with self._changed:
-            if self._failure is not None:
-                raise EngineFailed(repr(self._failure))
-            if self._stopping:
-                raise EngineFailed("it was stopped")
-            if submission.key in self._ids:
-                raise DuplicateKey(submission.key)
+            self._require_open(submission.key)
             id = self._scheduler.add(submission.request())
             if not self._live and not self._stepping:
                 self._moved_at = self._monotonic()
@@ -120,6 +141,14 @@ class Engine:
             self._live[id] = live
             self._ids[submission.key] = id
             self._changed.notify()
+
+    def _require_open(self, key: str) -> None:
+        if self._failure is not None:
+            raise EngineFailed(repr(self._failure))
+        if self._stopping:
+            raise EngineFailed("it was stopped")
+        if key in self._ids:
+            raise DuplicateKey(key)
 
     def abort(self, key: str) -> bool:
         """Drop a request; its blocks are free when this returns.

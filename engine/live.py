@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from engine.guides import Guides
+from engine.guides import Matcher
 from engine.logits import SampleRow
-from engine.request import InvalidParam
 from engine.submission import Detail, Submission, TokenLogprobs
 from engine.text import Detokenizer, TokenBytes
 
@@ -49,20 +48,14 @@ class Live:
         seed: int,
         eos: frozenset[int],
         token_bytes: TokenBytes,
-        guides: Guides | None,
+        matcher: Matcher | None,
         now: float,
     ) -> Self:
         """Begin a request, or go on with one; what was generated is replayed silently.
 
-        Raises:
-            InvalidParam: its grammar is none, or there are no guides.
+        ``matcher`` has got as far as that.
         """
         params, generated = submission.params, list(submission.generated)
-        matcher = None
-        if params.grammar is not None:
-            if guides is None:
-                raise InvalidParam("grammar", "one", "None in an engine without guides")
-            matcher = guides.matcher(params.grammar, generated)
         stop_tokens = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos)
         row = SampleRow(params, seed, submission.prompt, generated, stop_tokens, matcher)
         text = Detokenizer(token_bytes, params.stop, generated, params.min_tokens)

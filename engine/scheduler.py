@@ -101,11 +101,8 @@ class Scheduler:
             AdmitError, InvalidParam: what can never run, as ``sequence_limit`` says.
             QueueFull: max_waiting new requests wait already.
         """
+        end = self.check(request)
         config = self.config
-        end = sequence_limit(request, config.max_model_len, self.blocks)
-        fresh = self._roster.fresh
-        if fresh >= config.max_waiting:
-            raise QueueFull(fresh, config.max_waiting)
         id = self._next_id
         self._next_id += 1
         arrival = self._clock() if request.arrival is None else request.arrival
@@ -114,6 +111,19 @@ class Scheduler:
         prompt_len = len(request.prompt)
         self._roster.join(RequestState(id, rank, tokens, prompt_len, end, request.priority))
         return id
+
+    def check(self, request: Request) -> int:
+        """Return the length at which ``request`` has enough; queue nothing.
+
+        Raises:
+            AdmitError, InvalidParam: what :meth:`add` would raise now.
+        """
+        config = self.config
+        end = sequence_limit(request, config.max_model_len, self.blocks)
+        fresh = self._roster.fresh
+        if fresh >= config.max_waiting:
+            raise QueueFull(fresh, config.max_waiting)
+        return end
 
     def abort(self, id: int) -> None:
         """Drop a request, wherever it is; an unknown or ended one is left alone.

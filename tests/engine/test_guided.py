@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from engine.guides import LazyGuides
-from engine.request import FinishReason, InvalidParam, SamplingParams
-from engine.submission import Submission
+from engine.request import FinishReason, InvalidParam, PromptTooLong, QueueFull, SamplingParams
+from engine.submission import DuplicateKey, EngineFailed, Submission
 from tests.engine.rig import EOS, Bench
 from tests.engine.scripted_guides import ScriptedGuides
 from tests.engine.tiny import VOCAB
@@ -120,6 +120,49 @@ def test_what_is_no_grammar_is_refused_and_leaves_nothing() -> None:
     assert bench.engine.keys() == ()
     with pytest.raises(InvalidParam, match="grammar must be None in an engine without guides"):
         Bench().submit("a", grammar=GRAMMAR)
+
+
+GUIDED = SamplingParams(max_tokens=9, temperature=0.0, grammar=GRAMMAR)
+
+
+@pytest.mark.parametrize("why", ["full", "duplicate", "stopped", "too long", "vocabulary"])
+def test_what_has_no_room_is_not_compiled(why: str) -> None:
+    """A full replica compiled a grammar for each request that it turned away."""
+    bench, guides = bench_with_guides(max_waiting=1)
+    refused: type[Exception] = InvalidParam
+    key, prompt = "a", (5, 6, 7)
+    if why == "full":
+        bench.submit("waits")
+        refused = QueueFull
+    elif why == "duplicate":
+        bench.submit("a")
+        bench.engine.step()
+        refused = DuplicateKey
+    elif why == "stopped":
+        bench.engine.stop()
+        refused = EngineFailed
+    elif why == "too long":
+        prompt, refused = (5,) * 120, PromptTooLong
+    else:
+        prompt = (VOCAB,)
+    submission = Submission(key, prompt, GUIDED)
+    for ask in (bench.engine.compile, bench.engine.submit):
+        with pytest.raises(refused):
+            ask(submission)
+    assert guides.made == []
+
+
+def test_what_was_compiled_elsewhere_is_not_compiled_again() -> None:
+    bench, guides = bench_with_guides()
+    submission = Submission("a", (5, 6, 7), GUIDED, generated=(30,))
+    matcher = bench.engine.compile(submission)
+    assert bench.engine.keys() == ()
+    bench.engine.submit(submission, matcher)
+    bench.run()
+    assert guides.made == [matcher]
+    assert allowed([30, *bench.inbox.tokens("a")], GRAMMAR)
+    assert len(guides.made[0].pushed) == 6
+    assert bench.engine.compile(Submission("b", (5,), SamplingParams())) is None
 
 
 def test_lazy_guides_are_made_once_though_many_ask_at_once() -> None:
