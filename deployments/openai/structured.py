@@ -115,13 +115,9 @@ def _asked(fields: Fields) -> _Asked:
 
 def _response_format(fields: Fields) -> _Asked:
     name = "response_format"
-    given = fields.get(name)
-    if given is None:
-        return []
-    if not isinstance(given, Mapping):
-        raise BadRequest(f"'{name}' must be an object, not {kind_of(given)}.", name)
-    kind = given.get("type")
-    if kind == "text":
+    given = _object(fields, name)
+    kind = None if given is None else given.get("type")
+    if given is None or kind == "text":
         return []
     if kind == "json_object":
         return [(name, _json_object, True)]
@@ -145,13 +141,8 @@ def _response_format(fields: Fields) -> _Asked:
 
 def _structured_outputs(fields: Fields) -> _Asked:
     name = "structured_outputs"
-    given = fields.get(name)
-    if given is None:
-        return []
-    if not isinstance(given, Mapping):
-        raise BadRequest(f"'{name}' must be an object, not {kind_of(given)}.", name)
     asked: _Asked = []
-    for key, value in given.items():
+    for key, value in (_object(fields, name) or {}).items():
         path = f"{name}.{key}"
         if value is None or value is False:
             continue
@@ -169,6 +160,13 @@ def _guided(fields: Fields) -> _Asked:
         for name, make in names.items()
         if fields.get(name) not in (None, "", [])
     ]
+
+
+def _object(fields: Fields, name: str) -> Fields | None:
+    given = fields.get(name)
+    if given is not None and not isinstance(given, Mapping):
+        raise BadRequest(f"'{name}' must be an object, not {kind_of(given)}.", name)
+    return given
 
 
 def _json_object(value: object, field: str) -> str:

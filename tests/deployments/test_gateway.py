@@ -159,7 +159,7 @@ async def test_a_key_is_a_tenant_with_priorities_of_its_own(
         assert [ticket.tenant for ticket in house.router.placed] == ["search", "batch"]
 
 
-LIMITS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("headers", "body", "what"),
     [
         ({"X-Request-Timeout-Ms": "20"}, {}, "end"),
@@ -168,21 +168,21 @@ LIMITS = pytest.mark.parametrize(
         ({}, {"first_token_timeout_ms": 20}, "first token"),
     ],
 )
-
-
-@LIMITS
-async def test_a_time_limit_ends_what_no_replica_answers(
+@pytest.mark.parametrize("question", ["describe", "place"])
+async def test_a_time_limit_ends_the_wait_for_any_replica_or_for_a_place(
     house: House,
     monkeypatch: pytest.MonkeyPatch,
     headers: dict[str, str],
     body: dict[str, int],
     what: str,
+    question: str,
 ) -> None:
-    async def place(ticket: Any, *, bounced: bool) -> str:
-        await asyncio.Event().wait()
-        return ""
+    """Requests are held for a minute while no replica is there; this client has less time."""
 
-    monkeypatch.setattr(house.router, "place", place)
+    async def unanswered(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(house.router, question, unanswered)
     answer = await house.http.post("/v1/completions", json={**BODY, **body}, headers=headers)
     assert (answer.status_code, error(answer)["code"]) == (504, "deadline_exceeded")
     assert what in error(answer)["message"]
@@ -246,26 +246,6 @@ async def test_a_time_limit_ends_a_stream_that_stalls_but_for_that_of_the_first_
         assert "end" in last["error"]["message"]
     else:
         assert last["choices"][0]["finish_reason"] == "stop"
-
-
-@LIMITS
-async def test_a_time_limit_ends_the_wait_for_the_first_replica(
-    house: House,
-    monkeypatch: pytest.MonkeyPatch,
-    headers: dict[str, str],
-    body: dict[str, int],
-    what: str,
-) -> None:
-    """Requests are held for a minute while there is none; this client has less time."""
-
-    async def describe() -> ReplicaInfo:
-        await asyncio.Event().wait()
-        return INFO
-
-    monkeypatch.setattr(house.router, "describe", describe)
-    answer = await house.http.post("/v1/completions", json={**BODY, **body}, headers=headers)
-    assert (answer.status_code, error(answer)["code"]) == (504, "deadline_exceeded")
-    assert what in error(answer)["message"]
 
 
 async def test_what_is_wrong_with_a_request_is_said_while_no_replica_is_there(
