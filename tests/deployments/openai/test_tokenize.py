@@ -8,7 +8,8 @@ import pytest
 
 from deployments.openai.errors import ApiError, BadRequest
 from deployments.openai.tokenize import detokenize, tokenize
-from tests.deployments.openai.wire import BOS, SERVED, ByteTokenizer
+from deployments.openai.tool_formats import HERMES, Dialect
+from tests.deployments.openai.wire import BOS, SERVED, ByteTokenizer, chat_call
 
 
 class Both(ByteTokenizer):
@@ -72,3 +73,18 @@ def test_tools_are_told_or_refused_but_not_ignored() -> None:
     with pytest.raises(BadRequest, match="knows no tools") as caught:
         tell(messages=USER, tools=tools)
     assert caught.value.param == "tools"
+
+
+def test_tools_have_the_tokens_that_a_chat_with_them_has() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+
+    class Told(Both):
+        def apply_chat_template(self, *args: Any, tools: Any = (), **options: Any) -> str:
+            names = "".join(f"t:{tool['function']['name']};" for tool in tools)
+            return names + super().apply_chat_template(*args, **options)
+
+    served = replace(SERVED, dialect=Dialect(HERMES))
+    body = {"messages": USER, "tools": tools}
+    told = tokenize(json.dumps(body).encode(), Told(), served)
+    assert bytes(told["tokens"]) == b"t:f;u:hi;a:"
+    assert tuple(told["tokens"]) == chat_call(body, None, served, Told()).jobs[0].prompt
