@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
@@ -35,11 +36,13 @@ from router.report import Report
 
 if TYPE_CHECKING:
     from engine.build import EngineConfig
+    from engine.guides import Matcher
 
 logger = logging.getLogger(__name__)
 
 _WARM_UP = "warm-up"
 _WARM_UP_TIMEOUT_S = 120.0
+_GUIDED_WARM_UP = Submission("guided warm-up", (1,), SamplingParams(grammar="start: /a/"))
 
 
 def wall_clock_ms() -> int:
@@ -75,11 +78,12 @@ class Replica:
     """Runs requests that gateways submit; tells the router what room it has.
 
     All methods run on the actor's event loop; only ``_on_step`` is called on the engine's
-    thread.
+    thread. Grammars are compiled on a thread of their own, one after the other.
 
     Invariants: ``_owner`` holds exactly the keys that were admitted and have not ended;
     each of them is told to the router once as admitted and once as ended. Every gateway
-    that owns a key has a box. Once it has gone, it opens no box any more.
+    that owns a key has a box. Once it has gone, it opens no box any more. ``_compiling`` holds
+    the keys whose grammar is compiled and that nobody has aborted since; they are not admitted.
 
     Raises:
         TimeoutError: the warm-up generation did not come back.
@@ -96,6 +100,8 @@ class Replica:
         self._config = config
         self._boxes: dict[str, Outbox] = {}
         self._owner: dict[str, str] = {}
+        self._compiling: set[str] = set()
+        self._compiler = ThreadPoolExecutor(1, "grammars")
         self._tracing = Tracing.of(config.otlp_endpoint, os.environ, self._name, time.time_ns)
         self._stays: dict[str, StaySpans] = {}
         self._ended = asyncio.Event()
@@ -107,6 +113,9 @@ class Replica:
 
         self._engine, info = build_engine(engine_config(config), self._on_step, wall_clock_ms)
         self._engine.start()
+        # Whoever asks first for a grammar is not to wait for the tables of the vocabulary. That
+        # there can be none is told to those who ask.
+        self._compiler.submit(self._engine.compile, _GUIDED_WARM_UP)
         self._warm_up()
         self._info = ReplicaInfo(
             info.fingerprint, info.block_tokens, info.total_blocks, info.max_model_len
@@ -136,10 +145,19 @@ class Replica:
         self, gateway: str, submission: Submission, traceparent: str = ""
     ) -> Refusal | None:
         """Take a request whose events go to ``gateway``'s stream; None means taken."""
-        if gateway not in self._boxes:
+        box = self._boxes.get(gateway)
+        if box is None:
             return Refusal(RefusalKind.NO_STREAM)
         try:
-            self._engine.submit(submission)
+            matcher = None
+            if submission.params.grammar is not None:
+                matcher = await self._compile(submission)
+                if self._boxes.get(gateway) is not box:
+                    return Refusal(RefusalKind.NO_STREAM)
+                if matcher is None:
+                    return Refusal(RefusalKind.ABANDONED)
+            # From here on without a pause: events find their owner.
+            self._engine.submit(submission, matcher)
         except EngineFailed:
             return Refusal(RefusalKind.NO_STREAM)
         except (AdmitError, InvalidParam) as error:
@@ -150,9 +168,25 @@ class Replica:
         self._reporter.admitted(submission.key)
         return None
 
+    async def _compile(self, submission: Submission) -> "Matcher | None":
+        """Compile a submission's grammar off this loop; None: it was aborted meanwhile.
+
+        Raises:
+            AdmitError, InvalidParam, EngineFailed: as :meth:`Engine.compile`.
+        """
+        key, work = submission.key, self._engine.compile
+        self._compiling.add(key)
+        try:
+            matcher = await self._loop.run_in_executor(self._compiler, work, submission)
+            return matcher if key in self._compiling else None
+        finally:
+            self._compiling.discard(key)
+            self._ended.set()
+
     async def abort(self, keys: Sequence[str]) -> None:
         """Drop requests; those that have ended or are unknown are passed over."""
         for key in keys:
+            self._compiling.discard(key)
             if self._owner.pop(key, None) is not None:
                 self._engine.abort(key)
                 self._note_end(key, "abort")
@@ -195,6 +229,8 @@ class Replica:
         return self._reporter.demand
 
     def __del__(self) -> None:
+        if compiler := getattr(self, "_compiler", None):
+            compiler.shutdown(wait=False, cancel_futures=True)
         if engine := getattr(self, "_engine", None):
             engine.stop(timeout=1.0)
         if tracing := getattr(self, "_tracing", None):
@@ -214,7 +250,7 @@ class Replica:
         logger.info("replica %s is to go; %d requests run here", self._name, len(self._owner))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_s):
-                while self._owner:
+                while self._owner or self._compiling:
                     self._ended.clear()
                     await self._ended.wait()
         # From here on there is no way back: Serve waits for the streams to end.

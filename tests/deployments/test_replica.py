@@ -1,6 +1,7 @@
 """A replica around an engine that a test drives by hand."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ from deployments.config import ServeConfig
 from deployments.messages import Goodbye, Heard, Refusal, RefusalKind
 from deployments.replica import Replica
 from deployments.tracing import Tracing
-from engine.request import FinishReason, SamplingParams
+from engine.request import FinishReason, QueueFull, SamplingParams
 from engine.submission import Delta, EngineFailed, Progress, StepReport, Submission
 from router.report import Report
 
+TIMEOUT_S = 5.0
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -32,6 +34,10 @@ class FakeEngine:
         self.failure: BaseException | None = None
         self.aborted: list[str] = []
         self._late: list[Delta] = []
+        self.compiling: dict[str, threading.Event] = {}
+        self.compiled_on: list[threading.Thread] = []
+        self.matchers: dict[str, Any] = {}
+        self.full = False
 
     def start(self) -> None:
         pass
@@ -39,10 +45,20 @@ class FakeEngine:
     def stop(self, timeout: float) -> bool:
         return True
 
-    def submit(self, submission: Submission) -> None:
+    def compile(self, submission: Submission) -> str:
+        """Make a matcher, once the test says so."""
+        self.compiled_on.append(threading.current_thread())
+        assert self.compiling.setdefault(submission.key, threading.Event()).wait(TIMEOUT_S)
+        if self.full:
+            raise QueueFull(1, 1)
+        return f"matcher of {submission.key}"
+
+    def submit(self, submission: Submission, matcher: Any = None) -> None:
         if self.failure is not None:
             raise EngineFailed(repr(self.failure))
+        assert threading.current_thread() is threading.main_thread()
         self._live[submission.key] = submission
+        self.matchers[submission.key] = matcher
         if submission.key == "warm-up":
             self.end("warm-up")
             self.tell()
@@ -109,6 +125,7 @@ class House:
 
         def build(config: Any, on_step: Any, clock: Any) -> Any:
             self.engine = FakeEngine(on_step)
+            self.finish_compiling("guided warm-up")
             return self.engine, info
 
         replica_id = SimpleNamespace(unique_id="r")
@@ -127,11 +144,23 @@ class House:
             yield await self.wanted.get()
 
     def close(self) -> None:
+        for gate in self.engine.compiling.values():
+            gate.set()
         self.replica._reporting.cancel()
         self.replica._following.cancel()
 
-    async def submit(self, key: str) -> Refusal | None:
-        return await self.replica.submit("g", Submission(key, (1,), SamplingParams()))
+    async def submit(self, key: str, grammar: str | None = None) -> Refusal | None:
+        submission = Submission(key, (1,), SamplingParams(grammar=grammar))
+        return await self.replica.submit("g", submission)
+
+    async def begin_guided(self, key: str) -> "asyncio.Task[Refusal | None]":
+        """Submit one whose grammar is being compiled when this returns."""
+        task = asyncio.create_task(self.submit(key, "a grammar"))
+        await until(lambda: key in self.engine.compiling)
+        return task
+
+    def finish_compiling(self, key: str) -> None:
+        self.engine.compiling.setdefault(key, threading.Event()).set()
 
     async def reports(self, more: int = 2) -> list[Report]:
         """Wait for reports that were begun from now on; returns all."""
@@ -303,3 +332,121 @@ async def test_one_that_has_gone_and_is_wanted_again_is_replaced(house: House) -
     await until(lambda: not house.replica._leaving)
     with pytest.raises(RuntimeError, match="handed over"):
         await house.replica.check_health()
+
+
+async def test_grammars_are_compiled_off_the_loop_while_others_are_taken(house: House) -> None:
+    """The streams of all requests stood still while one's grammar was compiled."""
+    stream = house.replica.stream("g")
+    await anext(stream)
+    guided = await house.begin_guided("guided")
+    assert await house.submit("free") is None
+    house.engine.end("free")
+    house.engine.tell()
+    assert await anext(stream) == (("free", (7,), "x", "stop", None, None),)
+    assert house.replica._owner == {}
+    house.finish_compiling("guided")
+    assert await guided is None
+    assert house.replica._owner == {"guided": "g"}
+    assert house.engine.matchers["guided"] == "matcher of guided"
+    assert house.engine.matchers["free"] is None
+    assert threading.main_thread() not in house.engine.compiled_on
+    assert len(set(house.engine.compiled_on)) == 1
+    house.engine.end("guided")
+    house.engine.tell()
+    assert await anext(stream) == (("guided", (7,), "x", "stop", None, None),)
+
+
+async def test_tables_for_grammars_are_made_before_anybody_asks(house: House) -> None:
+    await until(lambda: house.engine.compiled_on)
+    assert list(house.engine.compiling) == ["guided warm-up"]
+
+
+async def test_one_without_a_grammar_is_taken_without_a_pause(house: House) -> None:
+    """Its order among others, and its owner when its first event comes, depend on it."""
+    stream = house.replica.stream("g")
+    await anext(stream)
+    call = house.replica.submit("g", Submission("a", (1,), SamplingParams()))
+    with pytest.raises(StopIteration):
+        call.send(None)
+    assert house.replica._owner == {"a": "g"}
+
+
+async def test_one_aborted_while_its_grammar_is_compiled_is_not_taken(house: House) -> None:
+    stream = house.replica.stream("g")
+    await anext(stream)
+    guided = await house.begin_guided("a")
+    await house.replica.abort(["a"])
+    house.finish_compiling("a")
+    refusal = await guided
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.ABANDONED
+    assert "a" not in house.engine.matchers
+    assert (house.replica._owner, house.replica._compiling) == ({}, set())
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_one_whose_stream_ends_while_its_grammar_is_compiled_is_not_taken(
+    house: House, back: bool
+) -> None:
+    """A gateway's next stream knows nothing of what was submitted beside the one before."""
+    stream = house.replica.stream("g")
+    await anext(stream)
+    guided = await house.begin_guided("a")
+    await stream.aclose()  # type: ignore[attr-defined]
+    again = house.replica.stream("g")
+    if back:
+        await anext(again)
+    house.finish_compiling("a")
+    refusal = await guided
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.NO_STREAM
+    assert house.replica._owner == {}
+    assert all("a" not in report.admitted for report in await house.reports())
+
+
+async def test_one_without_room_after_all_is_refused(house: House) -> None:
+    stream = house.replica.stream("g")
+    await anext(stream)
+    house.engine.full = True
+    guided = await house.begin_guided("a")
+    house.finish_compiling("a")
+    refusal = await guided
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.QUEUE_FULL
+    assert (house.replica._owner, house.replica._compiling) == ({}, set())
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_replica_that_is_to_go_waits_for_grammars_too(house: House, taken: bool) -> None:
+    stream = house.replica.stream("g")
+    await anext(stream)
+    guided = await house.begin_guided("a")
+    house.wanted.put_nowait(False)
+    assert (await house.reports())[-1].leaving
+    assert house.router.gone == []
+    house.engine.full = not taken
+    house.finish_compiling("a")
+    if taken:
+        assert await guided is None
+        assert house.router.gone == []
+        house.engine.end("a")
+        house.engine.tell()
+        assert await anext(stream) == (("a", (7,), "x", "stop", None, None),)
+    async with asyncio.timeout(TIMEOUT_S):
+        assert [message async for message in stream] == [Goodbye()]
+    await until(lambda: house.router.gone)
+    await guided
+
+
+async def test_at_the_deadline_it_waits_for_no_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch, drain_s=0.01)
+    stream = house.replica.stream("g")
+    await anext(stream)
+    guided = await house.begin_guided("a")
+    house.wanted.put_nowait(False)
+    assert [message async for message in stream] == [Goodbye()]
+    house.finish_compiling("a")
+    refusal = await guided
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.NO_STREAM
+    house.close()
