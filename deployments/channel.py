@@ -73,11 +73,14 @@ class Link(Protocol):
     def forget(self, key: str) -> None:
         """Pass over what comes for ``key`` from now on."""
 
-    async def submit(self, submission: Submission, traceparent: str = "") -> Refusal | None:
+    async def submit(
+        self, submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> Refusal | None:
         """Give the replica a request; None means that it took it.
 
         Args:
             submission: the request.
+            within_s: seconds after which it is not to be started any more; None is never.
             traceparent: the W3C trace context for the replica's spans; empty for none.
 
         Raises:
@@ -129,8 +132,10 @@ class HandleLink:
     def forget(self, key: str) -> None:
         self._listeners.pop(key, None)
 
-    async def submit(self, submission: Submission, traceparent: str = "") -> Refusal | None:
-        call: Any = self._submit.remote(self._gateway, submission, traceparent)
+    async def submit(
+        self, submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> Refusal | None:
+        call: Any = self._submit.remote(self._gateway, submission, within_s, traceparent)
         try:
             answer: Refusal | None = await answer_of(call)
         except Gone as error:

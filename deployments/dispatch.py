@@ -209,7 +209,7 @@ class Sequence:
         # there is something to abort.
         attempt.link, attempt.submitting = (
             link,
-            detached(link.submit(submission, self._order.traceparent)),
+            detached(link.submit(submission, self.left_s, self._order.traceparent)),
         )
         # A replica that hangs never answers; others notice, and then the attempt has ended.
         await asyncio.wait((attempt.submitting, attempt.ended), return_when=asyncio.FIRST_COMPLETED)

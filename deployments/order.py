@@ -106,10 +106,6 @@ class Order:
 
     def submission(self, key: str, generated: tuple[int, ...]) -> Submission:
         """Return what a replica is given for one life of the sequence, of this name."""
-        deadline = self.deadline(bool(generated))
-        start_by = None
-        if deadline is not None:
-            start_by = self.arrival + round(1000 * (deadline[0] - self.began))
         return Submission(
             key=key,
             prompt=self.prompt,
@@ -117,5 +113,4 @@ class Order:
             priority=self.priority,
             arrival=self.arrival,
             generated=generated,
-            start_by=start_by,
         )

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
@@ -142,9 +143,23 @@ class Replica:
             raise RuntimeError("the warm-up request failed") from self._engine.failure
 
     async def submit(
-        self, gateway: str, submission: Submission, traceparent: str = ""
+        self,
+        gateway: str,
+        submission: Submission,
+        within_s: float | None = None,
+        traceparent: str = "",
     ) -> Refusal | None:
-        """Take a request whose events go to ``gateway``'s stream; None means taken."""
+        """Take a request whose events go to ``gateway``'s stream; None means taken.
+
+        Args:
+            gateway: where it comes from.
+            submission: the request.
+            within_s: seconds from now after which it is not to be started any more. They are
+                told, and no time: a gateway's clock may be minutes off this one's.
+            traceparent: the W3C trace context for its spans; empty for none.
+        """
+        if within_s is not None:
+            submission = replace(submission, start_by=wall_clock_ms() + round(1000 * within_s))
         box = self._boxes.get(gateway)
         if box is None:
             return Refusal(RefusalKind.NO_STREAM)

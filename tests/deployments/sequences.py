@@ -69,6 +69,7 @@ class FakeReplica:
         self.listeners: dict[str, Listener] = {}
         self.submitted: list[Submission] = []
         self.running: set[str] = set()
+        self.within_s: list[float | None] = []
         self.traceparent = ""
 
     def listen(self, key: str, listener: Listener) -> None:
@@ -77,7 +78,10 @@ class FakeReplica:
     def forget(self, key: str) -> None:
         self.listeners.pop(key, None)
 
-    async def submit(self, submission: Submission, traceparent: str = "") -> Refusal | None:
+    async def submit(
+        self, submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> Refusal | None:
+        self.within_s.append(within_s)
         self.traceparent = traceparent
         if self.gate is not None:
             await self.gate.wait()

@@ -48,6 +48,7 @@ class FakeHandle:
         self.reachable = False
         self.pins: set[str] = set()
         self.opened = 0
+        self.calls: list[tuple[Any, ...]] = []
 
     def options(self, **options: Any) -> "FakeHandle":
         if "session_id" in options:
@@ -70,6 +71,7 @@ class FakeHandle:
             raise ActorUnavailableError("gone", b"\0" * 16)
 
     async def _call(self, *arguments: Any) -> Any:
+        self.calls.append(arguments)
         if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer
@@ -248,5 +250,7 @@ async def test_a_refusal_is_passed_on() -> None:
         await asyncio.Event().wait()
 
     refusal = Refusal(RefusalKind.QUEUE_FULL)
-    link = await channel(FakeHandle(stream, refusal)).connect("r")
-    assert await link.submit(SUBMISSION) == refusal
+    link = await channel(handle := FakeHandle(stream, refusal)).connect("r")
+    assert await link.submit(SUBMISSION, 2.5, "trace") == refusal
+    ((_, *arguments),) = handle.calls
+    assert arguments == [SUBMISSION, 2.5, "trace"], "as `Replica.submit` takes them"

@@ -179,7 +179,6 @@ async def test_router_and_engine_are_told_when_it_is_not_to_be_started_any_more(
     began = time.monotonic()
     run = Run(FakeRouter("a"), a, first_token_at=began + 20.0, end_at=began + 30.0)
     await until(lambda: a.submitted)
-    assert a.submitted[0].start_by == pytest.approx(1000 + 20_000, abs=1000)
     a.send(7)
     await settle()
     router = run.sequence._router
@@ -187,11 +186,12 @@ async def test_router_and_engine_are_told_when_it_is_not_to_be_started_any_more(
     router.answers.append("a")
     a.die()
     await until(lambda: len(a.submitted) == 2)
-    assert a.submitted[1].start_by == pytest.approx(1000 + 30_000, abs=1000)
-    first, second = (ticket.start_within_s for ticket, _ in router.placed)
-    assert first is not None
-    assert second is not None
-    assert first <= 20.0 < second <= 30.0
+    for first, second in ([ticket.start_within_s for ticket, _ in router.placed], a.within_s):
+        assert first is not None
+        assert second is not None
+        assert 0.0 < first <= 20.0 < second <= 30.0
+    # Clocks of two machines may differ by more than any limit.
+    assert [one.start_by for one in a.submitted] == [None, None]
     run.task.cancel()
     await asyncio.wait([run.task])
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,7 +199,7 @@ async def test_traced_requests_have_spans_here_however_they_end(house: House) ->
     await anext(stream)
     for key in ("ends", "aborted"):
         submission = Submission(key, (1,), SamplingParams())
-        assert await house.replica.submit("g", submission, PARENT) is None
+        assert await house.replica.submit("g", submission, None, PARENT) is None
     await house.submit("untraced")
     house.engine.end("ends")
     house.engine.tell()
@@ -212,6 +213,19 @@ async def test_traced_requests_have_spans_here_however_they_end(house: House) ->
     assert {f"{span.parent.span_id:016x}" for span in stays if span.parent} == {PARENT[36:52]}
     assert [span.name for span in spans].count("decode") == 1
     assert house.replica._stays == {}
+
+
+@pytest.mark.parametrize("within_s", [20.0, 0.5, -1.0, None])
+async def test_time_left_counts_from_the_replicas_own_now(
+    house: House, monkeypatch: pytest.MonkeyPatch, within_s: float | None
+) -> None:
+    monkeypatch.setattr(module, "wall_clock_ms", lambda: 5_000)
+    stream = house.replica.stream("g")
+    await anext(stream)
+    submission = Submission("a", (1,), SamplingParams(), arrival=9_000_000)
+    assert await house.replica.submit("g", submission, within_s) is None
+    want = None if within_s is None else 5_000 + round(1000 * within_s)
+    assert house.engine._live["a"] == replace(submission, start_by=want)
 
 
 async def test_figures_and_names_tell_of_the_same_moment(house: House) -> None:
