@@ -41,6 +41,7 @@ class RefusalKind(StrEnum):
     BUSY = "busy"
     NO_REPLICA = "no_replica"
     NEVER_FITS = "never_fits"
+    TOO_MANY = "too_many"
     QUEUE_FULL = "queue_full"
     TOO_LONG = "too_long"
     EMPTY = "empty"

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deployments.messages import Refusal, RefusalKind
-from router.errors import Busy, Expired, NeverFitsAnywhere, NoReplica, TenantBusy
+from router.errors import (
+    Busy,
+    Expired,
+    NeverFitsAnywhere,
+    NoReplica,
+    TenantBusy,
+    TooManyTogether,
+)
 from router.ticket import Decision, No, Placement
 
 
@@ -141,6 +148,8 @@ def refusal_of(error: No) -> Refusal:
         return Refusal(RefusalKind.EXPIRED)
     if isinstance(error, NeverFitsAnywhere):
         return Refusal(RefusalKind.NEVER_FITS, current=error.blocks, limit=error.total)
+    if isinstance(error, TooManyTogether):
+        return Refusal(RefusalKind.TOO_MANY, current=error.asked, limit=error.limit)
     busy = isinstance(error, TenantBusy)
     return Refusal(
         RefusalKind.TENANT_BUSY if busy else RefusalKind.TENANT_RATE,

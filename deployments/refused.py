@@ -14,6 +14,7 @@ from deployments.openai.errors import (
     tenant_busy,
     tenant_rate,
     too_long,
+    too_many_choices,
 )
 from deployments.order import Failed, Refused
 from engine.submission import GRAMMAR_TOO_COMPLEX
@@ -43,6 +44,8 @@ def api_error(error: Refused | Failed, form: str | None = None) -> ApiError:
             return no_replica(refusal.retry_after)
         case RefusalKind.NEVER_FITS:
             return never_fits(refusal.current, refusal.limit)
+        case RefusalKind.TOO_MANY:
+            return too_many_choices(refusal.current, refusal.limit)
         case RefusalKind.TOO_LONG:
             return too_long(refusal.current, refusal.limit)
         case RefusalKind.EMPTY:

@@ -23,7 +23,15 @@ from deployments.metrics import Counts
 from deployments.pending import Call, Pending, refusal_of
 from deployments.router_config import router_config
 from router.core import RouterCore
-from router.errors import Busy, NeverFitsAnywhere, NoReplica, TenantBusy, TenantRate, UnknownTicket
+from router.errors import (
+    Busy,
+    NeverFitsAnywhere,
+    NoReplica,
+    TenantBusy,
+    TenantRate,
+    TooManyTogether,
+    UnknownTicket,
+)
 from router.report import Report
 from router.ticket import Decision, Lost, Ticket
 
@@ -257,7 +265,14 @@ class Router:
         self._ask_for_replicas()
         try:
             self._settle(self._core.acquire_all(tickets))
-        except (Busy, TenantBusy, TenantRate, NoReplica, NeverFitsAnywhere) as error:
+        except (
+            Busy,
+            TenantBusy,
+            TenantRate,
+            NoReplica,
+            NeverFitsAnywhere,
+            TooManyTogether,
+        ) as error:
             for ticket in tickets:
                 self._pending.forget(ticket.id)
             return refusal_of(error)

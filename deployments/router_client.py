@@ -103,7 +103,12 @@ class RouterClient:
         return await self._hold(len(tickets), question)
 
     async def _hold(self, count: int, question: Callable[[bool], Any]) -> Any:
-        """Ask a router that is away for as many new requests, unless too many do already."""
+        """Ask a router that is away for as many new requests, unless too many do already.
+
+        More than can be held are not "too many for now": only a router can say when there is room.
+        """
+        if count > self._max_held:
+            return self.nobody()
         if self._held + count > self._max_held:
             return replace(
                 self.nobody(), kind=RefusalKind.BUSY, current=self._held, limit=self._max_held

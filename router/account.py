@@ -172,6 +172,12 @@ class Account:
             return False
         return self.fits(ticket) or self.spare
 
+    def most(self, blocks: int) -> int:
+        """How many tickets of so many blocks it would take in one turn if it had nothing else."""
+        figures = self._figures
+        fit = min(figures.max_seqs, figures.total_blocks // blocks)
+        return min(fit + self.lookahead, figures.max_waiting)
+
     def _beyond(self, enough: int) -> int:
         """How many of its requests are beyond what fits; counting may stop at ``enough``.
 

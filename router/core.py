@@ -68,6 +68,7 @@ class RouterCore:
         Raises:
             NoReplica: no replica is known and none expected.
             NeverFitsAnywhere: no known replica is large enough.
+            TooManyTogether: (`acquire_all`) they would not all have places if nobody else had any.
             TenantBusy, TenantRate: its tenant has reached a limit.
             Busy: it would have to wait and the queue is full, whoever waits there. A more urgent
                 newcomer does not push anybody out: who waits has been promised a place.
@@ -96,7 +97,7 @@ class RouterCore:
             before += decisions
             if entered:
                 return before
-            error = self._too_many(now)
+            error = self._full(len(tickets), now)
         if not before:
             raise error
         return before + [Refusal(ticket.id, error) for ticket in tickets]
@@ -272,14 +273,18 @@ class RouterCore:
         return False
 
     def _objection(self, tickets: Sequence[Ticket], promised: bool, now: float) -> No | None:
-        """Why not even the first of the tickets may come in, whatever room there is."""
+        """Why the tickets may not come in, whatever room there is now."""
         for ticket in tickets:
             error = self._placing.impossible(ticket)
             if error is not None:
                 return error
-        if promised or not self._limited:
+        if promised:
             return None
         placing = self._placing
+        if (too_many := placing.too_many(tickets)) is not None:
+            return too_many
+        if not self._limited:
+            return None
         return self._tenants.refusal(tickets, now, placing.retry, placing.retry_no_earlier)
 
     def _enter(
@@ -314,8 +319,9 @@ class RouterCore:
         """Whether more tickets would be too many for the queue."""
         return len(self._queue) + more > self._config.max_queued
 
-    def _too_many(self, now: float) -> Busy:
+    def _full(self, places: int, now: float) -> Busy:
+        """The queue has not so many places left; those who wait go before them."""
         self._busy += 1
         queued = len(self._queue)
         rate = self._drain.rate(now, self._ledger.grants)
-        return Busy(self._placing.retry((queued + 1) / rate), queued, self._config.max_queued)
+        return Busy(self._placing.retry((queued + places) / rate), queued, self._config.max_queued)

@@ -101,6 +101,23 @@ class NeverFitsAnywhere(RouterError):
         return f"the request needs up to {self.blocks} blocks; the largest replica has {self.total}"
 
 
+class TooManyTogether(RouterError):
+    """The tickets belong together and would not all have places if nobody else had any (HTTP 400).
+
+    Attributes:
+        asked: how many they are.
+        limit: how many there would be room for at most, on the replicas and in the queue.
+    """
+
+    def __init__(self, asked: int, limit: int) -> None:
+        super().__init__(asked, limit)
+        self.asked = asked
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"{self.asked} places together; there are {self.limit} at most"
+
+
 class Expired(RouterError):
     """The request was not placed within the time in which it was to start (HTTP 504).
 

@@ -1,12 +1,13 @@
 """Placing: the queue, the ledger, and what goes from one to the other in a turn."""
 
+from collections.abc import Sequence
 from random import Random
 
 from engine.rank import SchedPolicy
 from router.account import Grant
 from router.config import RouterConfig
 from router.drain import Drain, no_earlier, spread
-from router.errors import Expired, NeverFitsAnywhere, NoReplica
+from router.errors import Expired, NeverFitsAnywhere, NoReplica, TooManyTogether
 from router.fair_queue import FairQueue
 from router.ledger import Ledger
 from router.policy import PlacementPolicy
@@ -135,6 +136,21 @@ class Placing:
         if ticket.blocks_max > self.ledger.largest:
             return NeverFitsAnywhere(ticket.blocks_max, self.ledger.largest)
         return None
+
+    def too_many(self, tickets: Sequence[Ticket]) -> TooManyTogether | None:
+        """Why the tickets could not all have places at once however long they waited, or None.
+
+        For sure: as if all of them were as small as the smallest, and each replica that is still
+        expected as large as the largest that is known.
+        """
+        accounts = self.ledger.accounts()
+        if len(tickets) == 1 or not accounts or self.settling.on:
+            return None
+        blocks = min(ticket.blocks_now for ticket in tickets)
+        room = [account.most(blocks) for account in accounts]
+        missing = max(0, self.expecting - len(accounts))
+        limit = self._config.max_queued + sum(room) + missing * max(room)
+        return TooManyTogether(len(tickets), limit) if len(tickets) > limit else None
 
     def refuse_impossible(self, now: float) -> list[Decision]:
         """Take out of the queue what can no longer be placed; it would block the rest for ever."""

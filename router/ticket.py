@@ -6,7 +6,15 @@ Tokens never come here: a ticket says how urgent a request is and how much memor
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from router.errors import Busy, Expired, NeverFitsAnywhere, NoReplica, TenantBusy, TenantRate
+from router.errors import (
+    Busy,
+    Expired,
+    NeverFitsAnywhere,
+    NoReplica,
+    TenantBusy,
+    TenantRate,
+    TooManyTogether,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,9 @@ class Placement:
     replica: str
 
 
-No: TypeAlias = Busy | TenantBusy | TenantRate | Expired | NoReplica | NeverFitsAnywhere
+No: TypeAlias = (
+    Busy | TenantBusy | TenantRate | Expired | NoReplica | NeverFitsAnywhere | TooManyTogether
+)
 """All that a ticket can meet instead of a replica."""
 
 

@@ -206,6 +206,15 @@ def grammar_too_complex(form: str | None) -> BadRequest:
     )
 
 
+def too_many_choices(asked: int, limit: int) -> BadRequest:
+    """Refuse what could not be let in whole if there were no other requests."""
+    return BadRequest(
+        f"The request has {asked} choices, but the server has room for {limit} together. "
+        "Lower n or send fewer prompts.",
+        code="request_too_large",
+    )
+
+
 def queue_full(retry_after: float) -> Full:
     """Push back: everything is full, for about this many seconds."""
     return Full(

@@ -244,6 +244,12 @@ async def test_what_a_client_asks_reaches_the_engine(house: House, path: str) ->
     [
         (Refusal(RefusalKind.EXPIRED, message="end"), 504, "timeout_error", "deadline_exceeded"),
         (
+            Refusal(RefusalKind.TOO_MANY, current=9, limit=8),
+            400,
+            "invalid_request_error",
+            "request_too_large",
+        ),
+        (
             Refusal(RefusalKind.TENANT_BUSY, retry_after=2.5, limit=3),
             429,
             "rate_limit_error",
@@ -267,6 +273,9 @@ async def test_who_is_turned_away_hears_why_and_whether_to_try_again(
     if status == 429:
         assert str(refusal.limit) in found["message"]
         assert answer.headers["retry-after-ms"] == "2500"
+    elif status == 400:
+        assert "9 choices, but the server has room for 8" in found["message"]
+        assert "retry-after" not in answer.headers
     else:
         # The SDK would send it again by itself.
         assert answer.headers["x-should-retry"] == "false"

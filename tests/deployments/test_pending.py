@@ -4,7 +4,7 @@ import asyncio
 
 from deployments.messages import Refusal, RefusalKind
 from deployments.pending import Pending, refusal_of
-from router.errors import Busy, Expired, NoReplica, TenantBusy, TenantRate
+from router.errors import Busy, Expired, NoReplica, TenantBusy, TenantRate, TooManyTogether
 from router.ticket import Placement
 from router.ticket import Refusal as Turned
 
@@ -82,6 +82,7 @@ async def test_what_is_lost_is_its_gateways_until_that_gives_it_up() -> None:
 
 
 def test_every_no_crosses_processes_with_what_it_says() -> None:
+    assert refusal_of(TooManyTogether(9, 8)) == Refusal(RefusalKind.TOO_MANY, 0.0, 9, 8)
     assert refusal_of(Expired(2.0, 1.0)) == Refusal(RefusalKind.EXPIRED)
     assert refusal_of(Busy(3.0, 4, 5)) == Refusal(RefusalKind.BUSY, 3.0, 4, 5)
     busy = refusal_of(TenantBusy(2.0, "search", 8, 8))

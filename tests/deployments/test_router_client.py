@@ -255,6 +255,10 @@ async def test_while_there_is_no_router_a_group_is_held_or_refused_whole() -> No
     refusal = await ask.admit([replace(TICKET, id=name) for name in "de"])
     assert refusal is not None
     assert (refusal.kind, refusal.current, refusal.limit) == (RefusalKind.BUSY, 3, 4)
+    # More than can ever be held have to come back when there is a router.
+    never = await ask.admit([replace(TICKET, id=str(number)) for number in range(5)])
+    assert never is not None
+    assert never.kind is RefusalKind.NO_REPLICA
     # One more has room, and whoever leaves makes room.
     assert await ask.place(replace(TICKET, id="f"), bounced=False) == "r"
     held.cancel()

@@ -64,11 +64,18 @@ def test_only_those_with_a_key_and_within_their_range(shared: Server) -> None:
 
 def test_choices_that_do_not_all_find_a_place_are_refused_together(shared: Server) -> None:
     """vllm PR#53936."""
-    many = {**SHORT, "n": 17}  # four seats and twelve places
-    refused = post(shared, "heavy", many)
+    many = {**SHORT, "n": 16}  # four seats and twelve places
+    body = {**LONG, "stream": True}
+    url = f"{shared.url}/v1/completions"
+    with httpx.stream("POST", url, json=body, headers=bearer("heavy"), timeout=60) as stream:
+        lines = stream.iter_lines()  # to be kept, or it closes the stream
+        next(lines)
+        refused = post(shared, "heavy", many)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
     eventually(shared.idle)
-    assert len(post(shared, "heavy", {**SHORT, "n": 16}).json()["choices"]) == 16
+    assert len(post(shared, "heavy", many).json()["choices"]) == 16
+    never = post(shared, "heavy", {**SHORT, "n": 17})
+    assert (never.status_code, never.json()["error"]["code"]) == (400, "request_too_large")
     eventually(shared.idle)
 
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from itertools import takewhile
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from router.core import RouterConfig, RouterCore
-from router.errors import Busy, Expired, NeverFitsAnywhere, TenantBusy
+from router.errors import Busy, Expired, NeverFitsAnywhere, TenantBusy, TooManyTogether
 from router.policy import Fleet, MostFreeBlocks
 from router.report import Report
 from router.tenants import Terms
@@ -19,6 +19,9 @@ from tests.router.fake_cluster import FakeClock, FakeReplica
 from tests.router.life import AGING_MS, Life
 
 MAX_QUEUED = 4
+
+_No: TypeAlias = Busy | TenantBusy | NeverFitsAnywhere | TooManyTogether
+_NOES = (Busy, TenantBusy, NeverFitsAnywhere, TooManyTogether)
 
 _Needs = st.tuples(st.integers(1, 6), st.integers(0, 5), st.integers(0, 3))
 _Bursts = st.lists(_Needs, min_size=1, max_size=6)
@@ -162,6 +165,11 @@ class Cluster(RuleBasedStateMachine):
             assert most >= error.blocks > self.largest() == error.total
             return
         assert not any(ticket.again for ticket in tickets)
+        if isinstance(error, TooManyTogether):
+            # One block and one seat for each at least, on those that are there or yet to come.
+            assert not self.core.settling
+            assert error.asked == len(tickets) > error.limit >= MAX_QUEUED + self.belief.expecting
+            return
         assert 1.0 <= error.retry_after <= 60.0
         if isinstance(error, TenantBusy):
             calls = {one.ticket.call or one.ticket.id for one in self.lives.values()}
@@ -171,20 +179,18 @@ class Cluster(RuleBasedStateMachine):
             assert error.queued == queued
             assert queued + len(tickets) > MAX_QUEUED
 
-    def answer(
-        self, tickets: tuple[Ticket, ...]
-    ) -> tuple[list[Decision], Busy | TenantBusy | NeverFitsAnywhere | None]:
+    def answer(self, tickets: tuple[Ticket, ...]) -> tuple[list[Decision], _No | None]:
         """What was decided about others, or all if the tickets are let in, and why they are not."""
         try:
             decisions = self.core.acquire_all(tickets)
-        except (Busy, TenantBusy, NeverFitsAnywhere) as error:
+        except _NOES as error:
             return [], error
         ids = {ticket.id for ticket in tickets}
         mine = [one.error for one in decisions if isinstance(one, Refusal) and one.ticket in ids]
         error = next((one for one in mine if not isinstance(one, Expired)), None)
         if error is None:
             return decisions, None
-        assert isinstance(error, Busy | TenantBusy | NeverFitsAnywhere)
+        assert isinstance(error, _NOES)
         assert len(mine) == len(tickets), "a part of a group was let in"
         return [one for one in decisions if one.ticket not in ids], error
 

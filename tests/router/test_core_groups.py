@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core import RouterConfig, RouterCore
-from router.errors import Busy, NeverFitsAnywhere, NoReplica
+from router.errors import Busy, NeverFitsAnywhere, NoReplica, TooManyTogether
 from router.ticket import Placement, Refusal, Ticket
 from tests.router.fake_cluster import (
     FakeClock,
@@ -50,12 +50,68 @@ def test_those_that_can_go_at_once_need_no_place_in_the_queue() -> None:
 
 
 def test_what_was_placed_of_a_refused_group_is_taken_back() -> None:
-    core = make_core(FakeReplica("a"), config=RouterConfig(lookahead=0, max_queued=1))
+    core = make_core(FakeReplica("a", total=150), config=RouterConfig(lookahead=0, max_queued=1))
+    core.acquire(ticket("running", 50))
     with pytest.raises(Busy):
         core.acquire_all(group(4))
-    assert (free_blocks(core), grants(core)) == ({"a": 100}, {"a": 0})
+    assert (free_blocks(core), grants(core)) == ({"a": 100}, {"a": 1})
     gauges = core.gauges()
-    assert (gauges.queued, gauges.placed_total, gauges.busy_total) == (0, 0, 1)
+    assert (gauges.queued, gauges.placed_total, gauges.busy_total) == (0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("replica", "most"),
+    [
+        (FakeReplica("a", total=30), 3),
+        (FakeReplica("a", total=39, max_seqs=2), 2),
+        (FakeReplica("a", max_waiting=1), 1),
+    ],
+)
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("max_queued", [0, 2])
+def test_more_than_could_ever_be_let_in_are_refused_for_good(
+    replica: FakeReplica, most: int, lookahead: int, max_queued: int
+) -> None:
+    """They were told to come back, for ever."""
+    config = RouterConfig(lookahead=lookahead, max_queued=max_queued)
+    limit = max_queued + (most if replica.max_waiting == 1 else most + lookahead)
+    for busy in (False, True):
+        core = make_core(replace(replica, seq=0), config=config)
+        if busy:
+            core.acquire(ticket("running", 1))
+        with pytest.raises(TooManyTogether) as caught:
+            core.acquire_all(group(limit + 1, blocks=10))
+        assert (caught.value.asked, caught.value.limit) == (limit + 1, limit)
+    core.release("running")
+    assert len(core.acquire_all(group(limit, blocks=10))) == limit - max_queued
+
+
+def test_who_had_a_place_or_may_fit_replicas_to_come_is_not_refused_for_good() -> None:
+    config = RouterConfig(lookahead=0, max_queued=1, expecting=2)
+    core = make_core(FakeReplica("a"), config=config)
+    with pytest.raises(Busy):
+        core.acquire_all(group(5))
+    with pytest.raises(TooManyTogether):
+        core.acquire_all(group(6))
+    assert len(core.acquire_all([replace(one, again=True) for one in group(6)])) == 2
+    core = make_core(config=config)
+    with pytest.raises(Busy):
+        core.acquire_all(group(6))
+
+
+def test_a_group_is_to_come_back_when_it_has_all_its_places() -> None:
+    waits = []
+    for count in (1, 9):
+        config = RouterConfig(lookahead=0, max_queued=10, retry_max_s=1e6)
+        core = make_core(FakeReplica("a"), config=config)
+        core.acquire(ticket("running", 100))
+        for number in range(10):
+            core.acquire(ticket(f"waits{number}"))
+        with pytest.raises(Busy) as caught:
+            core.acquire_all(group(count, blocks=1))
+        waits.append(caught.value.retry_after)
+    # The same chance moves both: 11 places and 19.
+    assert waits[1] / waits[0] == pytest.approx(19 / 11)
 
 
 def test_one_that_never_fits_refuses_all() -> None:
@@ -110,7 +166,10 @@ def test_all_or_none_and_none_leaves_no_trace(
     max_queued: int,
     lookahead: int,
 ) -> None:
-    """A refused group is as if it had never been; one that is let in is as if asked one by one."""
+    """A refused group is as if it had never been; one that is let in is as if asked one by one.
+
+    And one is refused for good only if an idle deployment has no room for it.
+    """
     config = RouterConfig(lookahead=lookahead, max_queued=max_queued)
     cores = [RouterCore(config, FakeClock(), Random(0)) for _ in range(2)]
     for core in cores:
@@ -118,14 +177,20 @@ def test_all_or_none_and_none_leaves_no_trace(
         for number, one in enumerate(before):
             try:
                 core.acquire_all(_tickets(f"b{number}.", one))
-            except Busy:
+            except (Busy, TooManyTogether):
                 continue
     core, other = cores
     shown = core.gauges()
     tickets = _tickets("g", sizes)
     try:
         decisions = core.acquire_all(tickets)
+    except TooManyTogether:
+        assert core.gauges() == shown
+        assert _beyond(config, tickets) > max_queued
+        return
     except Busy:
+        if len(set(sizes[1])) == 1:
+            assert _beyond(config, tickets) <= max_queued
         after = core.gauges()
         assert replace(after, busy_total=shown.busy_total) == shown
         assert len(tickets) + shown.queued > max_queued
@@ -133,6 +198,14 @@ def test_all_or_none_and_none_leaves_no_trace(
     singly = [d for one in tickets for d in other.acquire(replace(one, again=True))]
     assert set(where(decisions)) == set(where(singly))
     assert core.gauges().queued == other.gauges().queued
+
+
+def _beyond(config: RouterConfig, tickets: list[Ticket]) -> int:
+    """How many of the tickets wait if nobody else is there."""
+    core = RouterCore(config, FakeClock(), Random(0))
+    core.report(FakeReplica("a", total=12, max_seqs=3).report())
+    core.acquire_all([replace(one, again=True) for one in tickets])
+    return core.gauges().queued
 
 
 def _tickets(name: str, sizes: tuple[int, list[int]]) -> list[Ticket]:
