@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +87,7 @@ class Replica:
 
     Raises:
         TimeoutError: the warm-up generation did not come back.
+        RuntimeError: it failed.
     """
 
     def __init__(self, config: ServeConfig, router: DeploymentHandle) -> None:
@@ -108,7 +108,7 @@ class Replica:
         self._ended = asyncio.Event()
         self._leaving = False
         self._gone = False
-        self._warm = threading.Event()
+        self._warm: Future[str | None] = Future()  # the error of the warm-up request, if any
         # Here, since whoever deploys imports this module and has no use for torch.
         from engine.build import build_engine
 
@@ -137,10 +137,13 @@ class Replica:
         """Generate two tokens, so that nobody's first request meets a model that fails."""
         params = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
         self._engine.submit(Submission(_WARM_UP, (1, 2, 3, 4), params))
-        if not self._warm.wait(_WARM_UP_TIMEOUT_S):
-            raise TimeoutError(f"no answer to a warm-up request in {_WARM_UP_TIMEOUT_S:.0f} s")
-        if self._engine.failure is not None:
-            raise RuntimeError("the warm-up request failed") from self._engine.failure
+        try:
+            error = self._warm.result(_WARM_UP_TIMEOUT_S)
+        except TimeoutError:
+            limit = f"{_WARM_UP_TIMEOUT_S:.0f} s"
+            raise TimeoutError(f"no answer to a warm-up request in {limit}") from None
+        if error is not None:
+            raise RuntimeError(f"the warm-up request failed: {error}") from self._engine.failure
 
     async def submit(
         self,
@@ -284,10 +287,10 @@ class Replica:
         await self.abort([key for key, owner in self._owner.items() if owner == gateway])
 
     def _on_step(self, report: StepReport) -> None:
-        if not self._warm.is_set():
+        if not self._warm.done():
             for delta in report.deltas:
                 if delta.finish is not None or delta.error is not None:
-                    self._warm.set()
+                    self._warm.set_result(delta.error)
             return
         self._loop.call_soon_threadsafe(self._after_step, report.deltas)
 

@@ -29,8 +29,10 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 class FakeEngine:
     """Holds what it is given; ``end`` is a step in which a request finishes."""
 
-    def __init__(self, on_step: Callable[[StepReport], None]) -> None:
+    def __init__(self, on_step: Callable[[StepReport], None], warm_up: str = "works") -> None:
         self._on_step = on_step
+        self._warm_up = warm_up
+        self.since = 0.0
         self._live: dict[str, Submission] = {}
         self.failure: BaseException | None = None
         self.aborted: list[str] = []
@@ -60,9 +62,15 @@ class FakeEngine:
         assert threading.current_thread() is threading.main_thread()
         self._live[submission.key] = submission
         self.matchers[submission.key] = matcher
-        if submission.key == "warm-up":
+        if submission.key != "warm-up" or self._warm_up == "hangs":
+            return
+        if self._warm_up == "works":
             self.end("warm-up")
-            self.tell()
+        else:
+            self.failure = RuntimeError("no memory") if self._warm_up == "breaks" else None
+            self._late.append(Delta("warm-up", error="no memory"))
+            self.abort("warm-up")
+        self.tell()
 
     def abort(self, key: str) -> bool:
         self.aborted.append(key)
@@ -93,7 +101,7 @@ class FakeEngine:
         )
 
     def progress(self) -> Progress:
-        return Progress(0, bool(self._live), 0.0)
+        return Progress(0, bool(self._live), self.since)
 
 
 class FakeRouter:
@@ -121,11 +129,13 @@ class FakeRouter:
 
 
 class House:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, drain_s: float = 60.0) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, drain_s: float = 60.0, warm_up: str = "works"
+    ) -> None:
         info = SimpleNamespace(fingerprint="f", block_tokens=4, total_blocks=10, max_model_len=40)
 
         def build(config: Any, on_step: Any, clock: Any) -> Any:
-            self.engine = FakeEngine(on_step)
+            self.engine = FakeEngine(on_step, warm_up)
             self.finish_compiling("guided warm-up")
             return self.engine, info
 
@@ -329,6 +339,43 @@ async def test_a_replica_that_is_wanted_again_stays(house: House) -> None:
 async def test_what_the_router_says_is_passed_on_to_the_autoscaler(house: House) -> None:
     await house.reports()
     assert house.replica.record_autoscaling_stats() == {"demand": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "error", "says"),
+    [
+        ("hangs", TimeoutError, "no answer to a warm-up request"),
+        ("breaks", RuntimeError, "the warm-up request failed: no memory"),
+        ("fails", RuntimeError, "the warm-up request failed: no memory"),
+    ],
+)
+async def test_a_replica_without_a_warm_up_answer_does_not_come_up(
+    monkeypatch: pytest.MonkeyPatch, warm_up: str, error: type[Exception], says: str
+) -> None:
+    """vllm#15313: traffic went to a replica that could not answer yet."""
+    monkeypatch.setattr(module, "_WARM_UP_TIMEOUT_S", 0.01)
+    # Serve sends nothing to a replica whose constructor raises, and starts another.
+    with pytest.raises(error, match=says):
+        House(monkeypatch, warm_up=warm_up)
+
+
+@pytest.mark.parametrize(("busy", "since", "moves"), [(1, 9, True), (0, 99, True), (1, 99, False)])
+async def test_a_step_loop_that_hangs_is_no_health(
+    house: House, busy: bool, since: float, moves: bool
+) -> None:
+    """vllm#39863, ray#61263: the process answered, and its requests hung for ever."""
+    assert 9 < house.replica._config.stall_s < 99
+    stream = house.replica.stream("g")
+    await anext(stream)
+    if busy:
+        await house.submit("a")
+    house.engine.since = since
+    if moves:
+        await house.replica.check_health()
+    else:
+        with pytest.raises(RuntimeError, match="does not move"):
+            await house.replica.check_health()
+    assert house.replica._figures().vitals.healthy is moves
 
 
 async def until(check: Callable[[], object]) -> None:
