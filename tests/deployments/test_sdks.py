@@ -119,6 +119,23 @@ def test_openai_echo_tells_how_likely_the_prompt_was(client: openai.OpenAI) -> N
     assert all(value <= 0 for value in probs.token_logprobs[1:])
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_openai_echo_tells_the_same_of_the_prompt_with_each_choice(
+    client: openai.OpenAI, stream: bool
+) -> None:
+    text = "The capital of France is Paris"
+    asked: Any = {"n": 3, "echo": True, "logprobs": 1, "max_tokens": 2, "stream": stream}
+    answer = client.completions.create(model=MODEL, prompt=text, **asked)
+    told: dict[int, list[Any]] = {0: [], 1: [], 2: []}
+    for part in answer if stream else [answer]:
+        for choice in part.choices:
+            told[choice.index] += choice.logprobs.token_logprobs if choice.logprobs else []
+    prompts = [values[:-2] for values in told.values()]
+    assert prompts[0] == prompts[1] == prompts[2]
+    assert prompts[0][0] is None
+    assert all(value <= 0 for value in prompts[0][1:])
+
+
 def test_openai_usage_runs_along_with_a_stream(client: openai.OpenAI) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = list(ask(client, stream=True, stream_options=options))
