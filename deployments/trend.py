@@ -16,6 +16,8 @@ Load: TypeAlias = dict[str, Any]
 class Lately:
     """What the last minute was like; None is what is not known yet.
 
+    Where snapshots are further apart than the time said here, it is the time between two.
+
     Attributes:
         tokens_per_s: over the last `RATE_S`.
         preemptions_per_min: over the last `WINDOW_S`.
@@ -42,7 +44,7 @@ class Trend:
         if self._seen and _tokens(load) < _tokens(self._seen[-1][1]):
             self._seen.clear()
         self._seen.append((at, load))
-        while self._seen[0][0] < at - WINDOW_S:
+        while len(self._seen) > 2 and self._seen[0][0] < at - WINDOW_S:
             self._seen.popleft()
         bounds, now = load["ttft"]["bounds"], load["ttft"]["counts"]
         before = self._seen[0][1]["ttft"]["counts"]
@@ -57,10 +59,10 @@ class Trend:
         )
 
     def _rate(self, name: str, seconds: float) -> float | None:
-        now, load = self._seen[-1]
-        then, before = next(one for one in self._seen if one[0] >= now - seconds)
-        if then == now:
+        if len(self._seen) == 1:
             return None
+        *earlier, (now, load) = self._seen
+        then, before = next((one for one in earlier if one[0] >= now - seconds), earlier[-1])
         amount: int = load["totals"][name] - before["totals"][name]
         return amount / (now - then)
 

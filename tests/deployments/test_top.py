@@ -114,8 +114,33 @@ def test_times_and_rates_are_differences(deployment: Deployment) -> None:
     text = terminal.look()
     assert "194 ms" in text
     assert "p90 1.8 s" in text
-    # Of the last five seconds, of which there is no earlier snapshot.
-    assert text.splitlines()[3].split()[-1] == "42"
+    # Tokens are those of ten seconds: there is no snapshot of the last five.
+    assert text.splitlines()[3].split()[-2:] == ["100", "42"]
+
+
+@pytest.mark.parametrize("apart", [1.0, 5.01, 30.0, 60.5, 3600.0])
+def test_any_time_between_two_snapshots_is_good_for_a_rate(apart: float) -> None:
+    """Longer than the window, each was alone in it, and there was nothing to compare with."""
+    deployment, trend = Deployment(), Trend()
+    trend.add(0.0, deployment.snapshot())
+    for look in range(1, 5):
+        deployment.counts.observe("time_to_first_token_seconds", 0.2, times=4)
+        deployment.counts.observe("inter_token_latency_seconds", 0.01, times=596)
+        deployment.counts.preempted(Vitals(True, 0, 0), Vitals(True, 30, 0))
+        lately = trend.add(look * apart, deployment.snapshot())
+        assert lately.tokens_per_s == pytest.approx(600 / apart)
+        assert lately.preemptions_per_min == pytest.approx(60 * 30 / apart)
+        assert lately.first_tokens == 4 * max(1, min(look, int(60 / apart)))
+        assert lately.ttft_p50 is not None
+
+
+def test_what_is_older_than_the_window_and_not_needed_is_dropped() -> None:
+    deployment, trend = Deployment(), Trend()
+    for second in range(100):
+        deployment.counts.observe("time_to_first_token_seconds", 0.2)
+        lately = trend.add(float(second), deployment.snapshot())
+    assert lately.first_tokens == 60
+    assert lately.tokens_per_s == 1
 
 
 def test_what_a_new_router_counts_is_not_compared_with_the_old_ones() -> None:
