@@ -48,6 +48,7 @@ async def answer_of(response: Awaitable[T]) -> T:
 
     Raises:
         Gone: there will be none.
+        grpc.aio.AioRpcError: the message is larger than messages may be.
     """
     try:
         return await response
@@ -58,7 +59,17 @@ async def answer_of(response: Awaitable[T]) -> T:
             raise
         raise Gone("it is being stopped") from error
     except UNREACHABLE as error:
+        if _is_too_large(error):
+            raise
         raise Gone(repr(error), certain=isinstance(error, _DEAD)) from error
+
+
+def _is_too_large(error: Exception) -> bool:
+    """Whether a message was refused for its size: nothing is the matter with the other process."""
+    return (
+        isinstance(error, grpc.aio.AioRpcError)
+        and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    )
 
 
 _running: set[asyncio.Task[Any]] = set()

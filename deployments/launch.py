@@ -99,6 +99,10 @@ def serve_environment() -> dict[str, str]:
         # Only what fits HAProxy's buffer can be sent again: prompts of up to about 30,000
         # tokens. A request holds one such buffer until its answer begins.
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "131072",
+        # One step's news of all of a gateway's requests goes in one message, and told
+        # log-probabilities are long: with 4 MiB, the default, the stream would break, and a
+        # replica that is well would count as lost.
+        "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": "268435456",
     }
 
 

@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from deployments.calls import Gone, answer_of
@@ -34,3 +36,13 @@ async def test_out_of_reach_is_not_yet_dead(error: Exception, certain: bool) -> 
     with pytest.raises(Gone) as caught:
         await answer_of(call())
     assert caught.value.certain is certain
+
+
+async def test_a_message_that_is_too_large_says_nothing_of_the_other_process() -> None:
+    """A request of 5 MB made healthy replicas count as lost, one after the other."""
+
+    async def call() -> None:
+        raise AioRpcError(StatusCode.RESOURCE_EXHAUSTED, Metadata(), Metadata(), "larger than max")
+
+    with pytest.raises(AioRpcError):
+        await answer_of(call())
