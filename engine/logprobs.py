@@ -15,6 +15,9 @@ from engine.logits import largest
 from engine.sampling import SamplingError
 from engine.submission import TokenLogprobs
 
+# Half of all rows of bfloat16 logits hold equal ones just where the likeliest end.
+_SPARE: Final = 32
+
 LOWEST: Final = -9999.0
 """Stands for the logarithm of 0, which JSON has no number for; vLLM's choice too."""
 
@@ -46,8 +49,14 @@ def _likeliest(logits: Tensor, count: int) -> list[int]:
     """Ids of the largest logits, largest first."""
     if count == 0:
         return []
-    # How topk orders equal values is not defined, so that only its values are used.
-    ids = largest(logits, count, float(logits.topk(count).values[-1]))
-    order = logits[ids].sort(descending=True, stable=True).indices
+    # Which of equal values topk takes, and in which order, is not defined.  If it finds some
+    # that are smaller than the last one wanted, it has found all that equal that one.
+    head = logits.topk(min(count + _SPARE, logits.numel()))
+    least, smallest = head.values[[count - 1, -1]].tolist()
+    if smallest < least or head.indices.numel() == logits.numel():
+        ids = head.indices.sort().values
+    else:
+        ids = largest(logits, count, least)
+    order = logits[ids].sort(descending=True, stable=True).indices[:count]
     likeliest: list[int] = ids[order].tolist()
     return likeliest
