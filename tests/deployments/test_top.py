@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.testclient import TestClient
 
 from deployments.cli import main
@@ -204,6 +205,79 @@ def test_the_command_prints_one_frame_into_a_pipe(
     assert "\x1b" not in out
     assert main(["top", "--once", "--url", f"http://127.0.0.1:{port}"]) == 1
     assert "tidegate top: the server does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HTMLResponse("<h1>Welcome to nginx!</h1>"),
+        JSONResponse({}),
+        JSONResponse(["load"]),
+        JSONResponse(None),
+        JSONResponse({"model": "gpt", "queue": {}, "replicas": {}, "tenants": [], "totals": {}}),
+        Response(b"\xff", media_type="application/json"),
+        Response(b"plain", headers={"Content-Encoding": "gzip"}),
+    ],
+    ids=["html", "empty", "list", "null", "other", "binary", "encoding"],
+)
+def test_a_server_that_is_not_tidegate_is_one_line(
+    deployment: Deployment, answer: Response, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment.foreign = answer
+    (port,) = free_ports(1)
+    with served(deployment, port):
+        assert main(["top", "--url", f"http://127.0.0.1:{port}"]) == 1
+        assert run(Options(f"http://127.0.0.1:{port}"), Interrupted(8)) == 1
+    line = "tidegate top: the server does not answer as Tidegate\n"
+    assert capsys.readouterr().err == 2 * line
+
+
+def test_what_answers_in_between_is_no_end(deployment: Deployment) -> None:
+    """A balancer's page of regret has status 200 now and then."""
+    terminal = Terminal(deployment)
+    terminal.look()
+    deployment.foreign = HTMLResponse("<h1>We will be back soon</h1>")
+    text = terminal.look()
+    assert "does not answer as Tidegate" in text
+    assert "384/512" in text
+    deployment.foreign = None
+    assert "live" in terminal.look()
+
+
+@pytest.mark.parametrize("key", ["sk-sch\xfcssel", "sk-\u20ac", "sk a", "sk\n", "sk\x7f"])
+def test_a_key_that_no_header_can_carry_is_one_line(
+    key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", "--api-key", key]) == 1
+    error = capsys.readouterr().err
+    assert error == (
+        "tidegate top: the API key must be printable ASCII characters without spaces\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1", "http://", "localhost:8000", "", "ftp://host", "http://\0", "http://h:port"],
+)
+def test_an_address_that_is_none_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--url", url]) == 1
+    error = capsys.readouterr().err
+    assert error == f"tidegate top: --url must be as http://127.0.0.1:8000, not {url!r}\n"
+
+
+def test_a_name_that_no_host_can_have_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--url", f"http://{'a' * 70}"]) == 1
+    assert capsys.readouterr().err == "tidegate top: the server does not answer\n"
+
+
+@pytest.mark.parametrize("end", ["/", "/v1", "/v1/"])
+def test_the_address_that_clients_use_is_good_too(
+    deployment: Deployment, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (port,) = free_ports(1)
+    with served(deployment, port):
+        assert main(["top", "--url", f"http://127.0.0.1:{port}{end}"]) == 0
+    assert "384/512" in capsys.readouterr().out
 
 
 class Interrupted(Console):

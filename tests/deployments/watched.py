@@ -30,6 +30,7 @@ class Deployment:
     Attributes:
         key: the API key, if it asks for one.
         down: it says that the router is away.
+        foreign: something else answers, with this.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Deployment:
         self.counts = Counts()
         self.key: str | None = None
         self.down = False
+        self.foreign: Response | None = None
         self._seq: dict[str, int] = {}
 
     def report(self, name: str, total: int, free: int, **more: Any) -> None:
@@ -69,6 +71,8 @@ class Deployment:
     async def load(self, request: Request) -> Response:
         if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
             raise Unauthorized("no")
+        if self.foreign is not None:
+            return self.foreign
         if self.down:
             return JSONResponse({}, 503)
         return JSONResponse(self.snapshot())
