@@ -9,6 +9,9 @@ from deployments.validation import kind_of, show
 from engine.request import is_int, is_number
 
 MAX_STOPS = 4
+MAX_STOP_CHARS = 1_000
+MAX_STOP_IDS = 1_024
+MAX_BIASES = 1_024
 MAX_BIAS = 100
 MAX_LOGPROBS = 20
 
@@ -21,16 +24,20 @@ _Text = Annotated[str, Field(min_length=1)]
 _Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 # What clients may write, for the OpenAPI document.
-StopInput = _Text | Annotated[list[_Text], Field(max_length=MAX_STOPS)]
+_Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+StopInput = _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)]
 PromptInput = (
     _Text
     | Annotated[list[_Text], Field(min_length=1)]
     | _Ids
     | Annotated[list[_Ids], Field(min_length=1)]
 )
-BiasInput = dict[
-    Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$")],
-    Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)],
+BiasInput = Annotated[
+    dict[
+        Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$")],
+        Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)],
+    ],
+    Field(max_length=MAX_BIASES),
 ]
 LogprobsInput = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | Literal[False] | None
 
@@ -39,7 +46,7 @@ def stops(value: object) -> tuple[str, ...]:
     """Bring ``stop`` to a tuple of texts.
 
     Raises:
-        ValueError: it is none, an empty one, or too many.
+        ValueError: it is none, an empty or too long one, or too many.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -48,7 +55,23 @@ def stops(value: object) -> tuple[str, ...]:
         raise ValueError(f"must have at most {MAX_STOPS} strings, not {len(texts)}")
     if not all(texts):
         raise ValueError("must not hold an empty string")
+    longest = max(map(len, texts), default=0)
+    if longest > MAX_STOP_CHARS:
+        limit = f"at most {MAX_STOP_CHARS} characters"
+        raise ValueError(f"must have strings of {limit}, not one of {longest}")
     return tuple(texts)
+
+
+def stop_ids(ids: list[int]) -> list[int]:
+    """Return token ids without repetitions.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    known = list(dict.fromkeys(ids))
+    if len(known) > MAX_STOP_IDS:
+        raise ValueError(f"must have at most {MAX_STOP_IDS} token ids, not {len(known)}")
+    return known
 
 
 def prompts(value: object) -> tuple[Prompt, ...]:
@@ -81,10 +104,12 @@ def biases(value: object) -> tuple[tuple[int, float], ...]:
     """Bring ``logit_bias`` to pairs of a token and what is added to its logit.
 
     Raises:
-        ValueError: a key is no token id, or a value is out of range.
+        ValueError: a key is no token id, a value is out of range, or there are too many.
     """
     if not isinstance(value, dict):
         raise ValueError(f"must be an object, not {kind_of(value)}")
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"must have at most {MAX_BIASES} entries, not {len(value)}")
     for key, bias in value.items():
         if not isinstance(key, str) or not _ID.fullmatch(key):
             raise ValueError(f"must have token ids as its keys, not {show(key)}")

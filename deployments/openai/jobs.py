@@ -1,13 +1,15 @@
 """From a request's prompts to what the engine is to generate: lengths, seeds, vocabularies."""
 
 import random
+from copy import copy
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from deployments.openai.call import Job
 from deployments.openai.errors import BadRequest, invalid, too_long
 from deployments.openai.models import SEED_BITS, GenerationRequest
 from deployments.openai.served import Served
-from engine.request import InvalidParam
+from engine.request import InvalidParam, SamplingParams
 
 MAX_PROMPT_LOGPROBS = 200_000
 """Log-probabilities of prompts in one answer; to spell so many takes some 200 ms."""
@@ -44,6 +46,7 @@ def jobs_of(
     """
     served.require_ids(request.stop_token_ids, "stop_token_ids")
     served.require_ids([token for token, _ in request.logit_bias], "logit_bias")
+    shared: SamplingParams | None = None
     for index, prompt in enumerate(prompts):
         if not prompt:
             raise BadRequest(f"'{field}' must not be empty.", field)
@@ -55,12 +58,15 @@ def jobs_of(
                 f"not {request.min_tokens}.",
                 "min_tokens",
             )
+        if shared is None:
+            shared = _sampling(request, max(tokens, 1), grammar)
         for choice in range(request.n):
-            seed = _seed(request.seed, choice, rng)
-            try:
-                params = request.sampling(max(tokens, 1), seed, grammar, scored=choice == 0)
-            except InvalidParam as error:
-                raise invalid(error) from None
+            params = _varied(
+                shared,
+                max_tokens=max(tokens, 1),
+                seed=_seed(request.seed, choice, rng),
+                prompt_logprobs=None if choice else shared.prompt_logprobs,
+            )
             yield Job(prompt, params, echoes[index] if echoes else None, mute=tokens == 0)
 
 
@@ -98,6 +104,24 @@ def require_tellable(prompts: Sequence[tuple[int, ...]], request: GenerationRequ
             f"(their tokens, times 'n', times {told} + 1); at most {MAX_PROMPT_LOGPROBS} are told.",
             "logprobs",
         )
+
+
+def _sampling(request: GenerationRequest, tokens: int, grammar: str | None) -> SamplingParams:
+    try:
+        return request.sampling(tokens, grammar)
+    except InvalidParam as error:
+        raise invalid(error) from None
+
+
+def _varied(params: SamplingParams, **changes: Any) -> SamplingParams:
+    """Return a copy with other values, which the caller has checked.
+
+    Unlike ``dataclasses.replace`` it neither checks nor copies the lists of each choice anew.
+    """
+    varied = copy(params)
+    for name, value in changes.items():
+        object.__setattr__(varied, name, value)
+    return varied
 
 
 def _seed(given: int | None, choice: int, rng: random.Random) -> int:

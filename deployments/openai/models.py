@@ -8,7 +8,14 @@ Numbers are what JSON says they are: ``true`` is no integer and ``"1"`` no numbe
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from deployments.openai import forms
 from deployments.openai.errors import invalid
@@ -20,6 +27,8 @@ from engine.request import SamplingParams
 
 SEED_BITS = 63
 MAX_MS = 2**31 - 1
+MAX_COUNT = 2**31 - 1
+"""Of tokens and choices: beyond, a sum may have more digits than Python spells."""
 
 
 class StreamOptions(Wire):
@@ -35,13 +44,13 @@ class GenerationRequest(Wire):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    n: int = Field(default=1, ge=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    min_tokens: int = Field(default=0, ge=0)
+    n: int = Field(default=1, ge=1, le=MAX_COUNT)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    min_tokens: int = Field(default=0, ge=0, le=MAX_COUNT)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=-1)
+    top_k: int = Field(default=0, ge=-1, le=MAX_COUNT)
     min_p: float = Field(default=0.0, ge=0, le=1)
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
@@ -54,7 +63,9 @@ class GenerationRequest(Wire):
     stop: Annotated[
         tuple[str, ...], PlainValidator(forms.stops, json_schema_input_type=forms.StopInput)
     ] = ()
-    stop_token_ids: list[int] = Field(default_factory=list)
+    stop_token_ids: Annotated[list[int], AfterValidator(forms.stop_ids)] = Field(
+        default_factory=list
+    )
     ignore_eos: bool = False
     priority: int | None = None
     service_tier: str | None = None
@@ -92,16 +103,12 @@ class GenerationRequest(Wire):
         """Whether the prompt stands before the answer."""
         return False
 
-    def sampling(
-        self, max_tokens: int, seed: int, grammar: str | None, *, scored: bool = True
-    ) -> SamplingParams:
-        """Return the engine's parameters.
+    def sampling(self, max_tokens: int, grammar: str | None) -> SamplingParams:
+        """Return the engine's parameters, as they are without a seed.
 
         Args:
             max_tokens: tokens to generate, defaults applied, from 1.
-            seed: of the choice.
             grammar: what the answer must match, None if anything.
-            scored: tell the prompt's log-probabilities, if they are asked for.
         """
         told = self.told_logprobs
         return SamplingParams(
@@ -113,14 +120,13 @@ class GenerationRequest(Wire):
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
-            seed=seed,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             min_tokens=self.min_tokens,
             logit_bias=self.logit_bias,
             logprobs=told,
-            prompt_logprobs=told if scored and self.echoes else None,
+            prompt_logprobs=told if self.echoes else None,
             grammar=grammar,
         )
 
@@ -151,8 +157,8 @@ class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
     # 0 with ``echo`` asks for the prompt's own log-probabilities.
-    max_tokens: int | None = Field(default=None, ge=0)
-    max_completion_tokens: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    max_completion_tokens: int | None = Field(default=None, ge=0, le=MAX_COUNT)
     prompt: Annotated[
         tuple[Prompt, ...],
         PlainValidator(forms.prompts, json_schema_input_type=forms.PromptInput),

@@ -31,7 +31,7 @@ def test_completions_default_to_16_tokens_or_what_room_there_is() -> None:
         (100, 1, "prompt"),
         (100, 0, "prompt"),
         (5000, None, "prompt"),
-        (1, 10**30, "max_tokens"),
+        (1, 2**31 - 1, "max_tokens"),
     ],
 )
 def test_too_long_is_refused_not_cut_and_names_the_cause(
@@ -110,6 +110,26 @@ def test_choices_are_bounded_all_together() -> None:
         assert caught.value.param == "n"
     with pytest.raises(BadRequest, match="at most 6, not 7"):
         chat_call({"n": 7}, served=served)
+
+
+def test_choices_share_what_the_client_gave_in_lists() -> None:
+    fields = {
+        "logit_bias": {"7": 1},
+        "stop": ["a", "b"],
+        "stop_token_ids": [5],
+        "echo": True,
+        "logprobs": 1,
+    }
+    call = completion_call({"prompt": [[1, 2], [3] * 90], "n": 3, "seed": 4, **fields})
+    first, *others = (job.params for job in call.jobs)
+    for params in others:
+        assert params.logit_bias is first.logit_bias
+        assert params.stop is first.stop
+        assert params.stop_token_ids is first.stop_token_ids
+    told = [job.params.prompt_logprobs for job in call.jobs]
+    assert told == [1, None, None] * 2
+    assert [job.params.max_tokens for job in call.jobs] == [16] * 3 + [10] * 3
+    assert [job.params.logprobs for job in call.jobs] == [1] * 6
 
 
 def test_best_of_is_n_or_refused() -> None:

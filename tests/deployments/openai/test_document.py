@@ -55,6 +55,7 @@ def test_it_has_every_field_and_the_servers_bounds(model: Any) -> None:
         ("logit_bias", {"1": 101}),
         ("stop", ""),
         ("stop", ["a"] * 5),
+        ("max_tokens", 2**31),
         ("priority", 8),
         ("service_tier", "gold"),
         ("timeout_ms", 0),
@@ -65,6 +66,18 @@ def test_it_has_every_field_and_the_servers_bounds(model: Any) -> None:
 )
 def test_what_is_refused_does_not_fit_it(name: str, field: str, value: Any) -> None:
     assert not schema_of(name).is_valid({**REQUIRED[name], field: value})
+
+
+@pytest.mark.parametrize("name", list(REQUIRED))
+def test_bounded_lists_and_strings_are_so_in_it(name: str) -> None:
+    fits = schema_of(name).is_valid
+    given = REQUIRED[name]
+    assert fits({**given, "stop": "x" * 1000})
+    assert not fits({**given, "stop": "x" * 1001})
+    assert not fits({**given, "stop": ["x" * 1001]})
+    biases = {str(token): 1 for token in range(1025)}
+    assert not fits({**given, "logit_bias": biases})
+    assert fits({**given, "logit_bias": dict(list(biases.items())[1:])})
 
 
 @pytest.mark.parametrize("name", list(REQUIRED))

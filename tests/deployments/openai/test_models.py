@@ -1,5 +1,6 @@
 """Every field of a request: what is accepted, and what is refused by name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from deployments.openai import sse
 from deployments.openai.errors import ApiError, BadRequest
 from deployments.openai.models import ChatRequest, CompletionRequest, validated
 from deployments.openai.unbuilt import CHAT, COMPLETIONS
-from tests.deployments.openai.wire import ByteTokenizer, chat_call, completion_call
+from tests.deployments.openai.wire import SERVED, ByteTokenizer, chat_call, completion_call
 
 USER = {"role": "user", "content": "hi"}
 
@@ -52,6 +53,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("stop_token_ids", [-1]),
     ("stop_token_ids", [True]),
     ("stop_token_ids", 5),
+    ("max_tokens", 2**31),
     ("ignore_eos", 1),
     ("ignore_eos", "true"),
     ("stream", "true"),
@@ -114,6 +116,8 @@ ACCEPTED: list[dict[str, Any]] = [
     {"stop": ["a", "b", "c", "d"]},
     {"stop_token_ids": [0, 299]},
     {"stop_token_ids": []},
+    {"stop_token_ids": [5, 5]},
+    {"top_k": 2**31 - 1},
     {"ignore_eos": True},
     {"stream": True},
     {"stream_options": {}},
@@ -371,3 +375,36 @@ def test_whatever_a_field_holds_the_answer_is_a_call_or_a_4xx(
 def test_an_empty_stop_is_refused_in_the_words_of_the_api() -> None:
     with pytest.raises(BadRequest, match="'stop' must not hold an empty string"):
         chat_call({"stop": ""})
+
+
+@pytest.mark.parametrize("prepare", [chat_call, completion_call])
+@pytest.mark.parametrize(
+    "field",
+    ["max_tokens", "max_completion_tokens", "min_tokens", "top_k", "n", "priority", "timeout_ms"],
+)
+def test_numbers_with_as_many_digits_as_python_reads_are_refused(prepare: Any, field: str) -> None:
+    """A sum with one of them has more than it spells."""
+    with pytest.raises(BadRequest) as caught:
+        prepare({field: 10**4300 - 1})
+    assert caught.value.param == field
+    assert len(caught.value.message) < 200
+
+
+def test_lists_that_each_step_of_the_engine_reads_are_bounded() -> None:
+    served = replace(SERVED, vocab_size=5000)
+    most = range(1024)
+    for fields, field in (
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
+        ({"stop_token_ids": [*range(1025)]}, "stop_token_ids"),
+    ):
+        with pytest.raises(BadRequest, match="at most 1024") as caught:
+            chat_call(fields, served=served)
+        assert caught.value.param == field
+        assert "1025" in caught.value.message
+    fields = {"logit_bias": dict.fromkeys(map(str, most), 1), "stop_token_ids": [*most, *most]}
+    params = chat_call(fields, served=served).jobs[0].params
+    assert len(params.logit_bias) == 1024
+    assert params.stop_token_ids == tuple(most)
+    assert len(chat_call({"stop": "x" * 1000}).jobs[0].params.stop[0]) == 1000
+    with pytest.raises(BadRequest, match=r"'stop'.*at most 1000 characters, not one of 1001"):
+        chat_call({"stop": ["a", "x" * 1001]})
