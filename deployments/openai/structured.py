@@ -141,24 +141,26 @@ def _response_format(fields: Fields) -> _Asked:
 
 def _structured_outputs(fields: Fields) -> _Asked:
     name = "structured_outputs"
+    given = _object(fields, name)
+    if given is None:
+        return []
     asked: _Asked = []
-    for key, value in (_object(fields, name) or {}).items():
+    for key, value in given.items():
         path = f"{name}.{key}"
         if value is None or value is False:
             continue
         if key not in _MAKERS:
             raise unsupported(path, f"known are {', '.join(_MAKERS)}")
         asked.append((path, _MAKERS[key], value))
+    if not asked:
+        raise BadRequest(f"'{name}' must have one of {', '.join(_MAKERS)}.", name)
     return asked
 
 
 def _guided(fields: Fields) -> _Asked:
     names = {f"guided_{kind}": _MAKERS[kind] for kind in ("json", "regex", "choice", "grammar")}
-    # vLLM's older clients send empty ones for "not this".
     return [
-        (name, make, fields[name])
-        for name, make in names.items()
-        if fields.get(name) not in (None, "", [])
+        (name, make, fields[name]) for name, make in names.items() if fields.get(name) is not None
     ]
 
 

@@ -53,9 +53,7 @@ def accepts(model: Model, fields: dict[str, Any], text: str) -> bool:
     [
         {},
         {"response_format": {"type": "text"}},
-        {"structured_outputs": {}},
-        {"structured_outputs": {"json": None, "json_object": False}},
-        {"guided_regex": "", "guided_choice": [], "guided_json": "", "guided_grammar": ""},
+        {"structured_outputs": None, "guided_regex": None, "guided_choice": None},
     ],
 )
 def test_what_asks_for_nothing_gets_no_grammar(fields: dict[str, Any]) -> None:
@@ -156,6 +154,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
     ({"structured_outputs": {"regex": "a(?=b)"}}, "structured_outputs.regex"),
     ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
+    # Free text would pass for an answer that fits.
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"json": None, "json_object": False}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"guided_json": ""}, "guided_json"),
+    ({"guided_regex": ""}, "guided_regex"),
+    ({"guided_choice": []}, "guided_choice"),
+    ({"guided_grammar": ""}, "guided_grammar"),
     ({"guided_regex": "["}, "guided_regex"),
     ({"guided_regex": 5}, "guided_regex"),
     ({"guided_regex": "a" * 200_000}, "guided_regex"),
