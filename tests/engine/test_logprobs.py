@@ -37,6 +37,17 @@ def test_equal_ones_go_by_the_lower_id(values: list[float], top: int) -> None:
     assert [token for token, _ in told.top] == order[:top]
 
 
+@pytest.mark.parametrize("levels", [2, 30, 300])
+@pytest.mark.parametrize("top", [1, 7, 20])
+def test_equal_ones_at_the_end_of_the_likeliest_go_by_the_lower_id(levels: int, top: int) -> None:
+    """topk takes any of them; how many there are decides how they are found."""
+    for seed in range(10):
+        logits = torch.randint(levels, (3_000,), generator=torch.Generator().manual_seed(seed))
+        told = token_logprobs(logits.float(), 0, top)
+        order = logits.sort(descending=True, stable=True).indices
+        assert [token for token, _ in told.top] == order[:top].tolist()
+
+
 def test_an_impossible_token_has_a_number_that_json_knows() -> None:
     told = token_logprobs(torch.tensor([0.0, -math.inf, -math.inf]), 2, 3)
     assert told.logprob == LOWEST == -9999.0
