@@ -23,6 +23,9 @@ VLLM_PREFIX: Final = "vllm:"
 
 _STATES: Final = ("serving", "leaving", "suspect")
 
+BY_TENANT: Final = frozenset({"tenant_tokens_total"})
+"""What names tenants."""
+
 VLLM_NAMES: Final = frozenset(
     {
         "num_requests_running",
@@ -66,11 +69,13 @@ class Page:
     Args:
         model: its name, a label of every line.
         vllm: say again under vLLM's names what vLLM has too.
+        tenants: name the tenants.
     """
 
-    def __init__(self, model: str, *, vllm: bool = False) -> None:
+    def __init__(self, model: str, *, vllm: bool = False, tenants: bool = True) -> None:
         self._model: Labels = (("model_name", model),)
         self._vllm = vllm
+        self._tenants = tenants
 
     def render(
         self,
@@ -93,6 +98,8 @@ class Page:
             *_counters(counts),
             *_histograms(counts),
         ]
+        if not self._tenants:
+            families = [family for family in families if family.name not in BY_TENANT]
         lines = [line for family in families for line in self._lines(PREFIX, family)]
         if self._vllm:
             for family in families:

@@ -24,6 +24,7 @@ from deployments.exposition import CONTENT_TYPE
 from deployments.group import admit
 from deployments.http import build_http
 from deployments.intake import Arrival, Intake, Prepare, Work
+from deployments.load import seen_by
 from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import Counts
@@ -142,17 +143,18 @@ class Gateway:
         return Response(page, media_type=CONTENT_TYPE)
 
     async def load(self, request: Request) -> Response:
-        """Return queue and blocks of each replica.
+        """Return queue and blocks of each replica, and of the tenants the one that asks.
 
         Raises:
             ApiError: the router is being restarted (503).
         """
-        self._intake.require_key(request.headers)
+        tenant = self._intake.require_key(request.headers)
         try:
             load = await self._router.load(self._intake.served.name)
         except Gone:
             raise api_error(Refused(self._router.nobody())) from None
-        return JSONResponse(load, headers={"Cache-Control": "no-store"})
+        seen = seen_by(tenant.name, load)
+        return JSONResponse(seen, headers={"Cache-Control": "no-store"})
 
     async def tokenize(self, request: Request, work: Work) -> Response:
         """Answer a request that needs the tokenizer alone."""

@@ -110,13 +110,13 @@ class Intake:
         """
         return Arrival.of(request, self._keyring)
 
-    def require_key(self, headers: Mapping[str, str]) -> None:
-        """Let only those in who have a key, where there are any.
+    def require_key(self, headers: Mapping[str, str]) -> Tenant:
+        """Let only those in who have a key, where there are any, and say whose it is.
 
         Raises:
             Unauthorized: it is missing, or not known.
         """
-        self._keyring.tenant(headers)
+        return self._keyring.tenant(headers)
 
     async def read(self, request: Request) -> bytes:
         """Return the body of a request.

@@ -68,6 +68,18 @@ def snapshot(
     }
 
 
+def seen_by(tenant: str, load: dict[str, Any]) -> dict[str, Any]:
+    """Return what a tenant may see of a snapshot: of the tenants, itself alone.
+
+    Args:
+        tenant: whose key asks; empty for who is none of them, and may see all.
+        load: of the deployment.
+    """
+    if not tenant:
+        return load
+    return {**load, "tenants": [one for one in load["tenants"] if one["tenant"] == tenant]}
+
+
 def _replica(gauges: ReplicaGauges, vitals: Vitals | None, placed: int) -> dict[str, Any]:
     return {
         "replica": gauges.replica,

@@ -200,7 +200,8 @@ class Router:
         Args:
             model: the model's name, a label of every figure.
         """
-        page = Page(model, vllm=self._config.vllm_metrics)
+        config = self._config
+        page = Page(model, vllm=config.vllm_metrics, tenants=config.tenant_metrics)
         return page.render(self._counts, self._core.gauges(), self._vitals(), self._placed)
 
     async def load(self, model: str) -> dict[str, Any]:

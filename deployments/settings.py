@@ -346,6 +346,10 @@ class ObservationSettings(_Settings):
         default=False,
         description="Say again under vLLM's names, `vllm:…`, what it has on its metrics page too.",
     )
+    tenant_metrics: bool = Field(
+        default=True,
+        description="Name the tenants of `key_file` on the metrics page, which needs no key.",
+    )
     otlp_endpoint: str | None = Field(
         default=None,
         min_length=1,

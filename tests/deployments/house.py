@@ -70,7 +70,8 @@ class FakeRouter:
         return f"{sum(self.counts.counters.values())}\n"
 
     async def load(self, model: str) -> dict[str, Any]:
-        return {"model": model, "replicas": []}
+        tenants = [{"tenant": name} for name in ("search", "batch")]
+        return {"model": model, "replicas": [], "tenants": tenants}
 
     async def keep_session(self) -> None:
         await asyncio.Event().wait()

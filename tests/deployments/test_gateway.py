@@ -159,6 +159,21 @@ async def test_a_key_is_a_tenant_with_priorities_of_its_own(
         assert [ticket.tenant for ticket in house.router.placed] == ["search", "batch"]
 
 
+async def test_who_sees_which_tenants(tiny_model_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(KEYS)
+    keys = {"key_file": str(tmp_path / "keys.yaml"), "api_key": "sk-operator"}
+    async with open_house(tiny_model_dir, **keys) as house:
+        for key, seen in (
+            ("sk-batch", ["batch"]),
+            ("sk-search", ["search"]),
+            ("sk-operator", ["search", "batch"]),
+        ):
+            answer = await house.http.get("/load", headers={"authorization": f"Bearer {key}"})
+            assert [one["tenant"] for one in answer.json()["tenants"]] == seen
+    async with open_house(tiny_model_dir) as house:
+        assert len((await house.http.get("/load")).json()["tenants"]) == 2
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "what"),
     [

@@ -5,12 +5,13 @@ import time
 from dataclasses import replace
 from random import Random
 
-from deployments.load import snapshot
+from deployments.load import seen_by, snapshot
 from deployments.messages import Vitals
 from deployments.metrics import Counts
 from router.core import RouterConfig, RouterCore
 from router.gauges import PriorityGauges
 from router.report import Report
+from router.tenants import Terms
 from router.ticket import Ticket
 
 REPORT = Report(
@@ -67,6 +68,17 @@ def test_it_shows_who_waits_by_priority() -> None:
         {"priority": 5, "waiting": 2, "oldest_s": 0.25},
         {"priority": -1, "waiting": 1, "oldest_s": 9.0},
     ]
+
+
+def test_a_tenant_sees_no_other() -> None:
+    config = RouterConfig(tenants=(Terms("search"), Terms("batch")))
+    gauges = RouterCore(config, time.monotonic, Random(0)).gauges()
+    load = snapshot("m", gauges, {}, {}, Counts())
+    assert [one["tenant"] for one in load["tenants"]] == ["search", "batch"]
+    own = seen_by("batch", load)
+    assert [one["tenant"] for one in own["tenants"]] == ["batch"]
+    assert {**own, "tenants": load["tenants"]} == load == seen_by("", load)
+    assert seen_by("gone", load)["tenants"] == []
 
 
 def test_totals_are_those_of_all_gateways_and_labels() -> None:

@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 from typing import TypeAlias
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.exposition import VLLM_NAMES, Page
@@ -185,6 +186,16 @@ async def test_counters_go_up_while_replicas_come_go_and_are_overtaken_by_their_
     assert before[("vllm:num_preemptions_total", all_replicas)] == 4 + 3 + 2
     one = (("model_name", "m"), ("replica", "r2"))
     assert before[("tidegate:num_preemptions_total", one)] == 4
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_tenants_are_named_unless_that_is_switched_off(shown: bool) -> None:
+    fleet = Fleet(tenant_metrics=shown)
+    counts = Counts()
+    counts.add("tenant_tokens_total", 7, (("tenant", "search"),))
+    await fleet.router.count(counts)
+    page = await fleet.router.metrics("m")
+    assert ('tenant="search"' in page) is ("tenant_tokens_total" in page) is shown
 
 
 def page_of(fleet: Fleet) -> Samples:
