@@ -6,13 +6,23 @@ import { render, state } from "./view.js";
 const EVERY_MS = 1000;
 const PATIENCE_MS = 5000;
 const KEY = "tidegate-key";
+// With anything else in a header, fetch throws or the server cuts it short.
+const SENDABLE = /^[\x21-\x7e]+$/;
 
 const history = new History();
 let timer = null;
 let asking = false;
 
-async function ask() {
+/** The key of this tab, if there is one that can be sent. */
+function known() {
   const key = sessionStorage.getItem(KEY);
+  if (key === null || SENDABLE.test(key)) return key;
+  sessionStorage.removeItem(KEY);
+  return null;
+}
+
+async function ask() {
+  const key = known();
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   return fetch("load", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
 }
@@ -60,7 +70,13 @@ document.getElementById("sort").addEventListener("change", () => {
 document.getElementById("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const field = document.getElementById("key");
-  sessionStorage.setItem(KEY, field.value);
+  const key = field.value.trim();
+  if (!SENDABLE.test(key)) {
+    state("key", "no key has such characters");
+    field.select();
+    return;
+  }
+  sessionStorage.setItem(KEY, key);
   field.value = "";
   run();
 });

@@ -178,6 +178,30 @@ def test_it_asks_for_the_key_and_keeps_it_in_the_tab(site: Site) -> None:
 
 
 @needs_chromium
+@pytest.mark.parametrize("key", ["sk-\u20ac", "sk-schl\xfcssel", "sk a", "sk-\x7f"])
+def test_a_key_that_no_header_can_carry_is_not_taken(site: Site, key: str) -> None:
+    """With one the browser sends nothing, which looks as if the server were away for ever."""
+    busy(site.deployment)
+    site.deployment.key = KEY
+    page = site.open()
+    field = page.get_by_label("This server asks for its API key.")
+    field.fill(key)
+    field.press("Enter")
+    status = page.get_by_role("status")
+    expect(status).to_have_text("no key has such characters")
+    expect(field).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+    field.fill(f"\u00a0 {KEY} ")
+    field.press("Enter")
+    expect(status).to_have_text("live")
+    page.evaluate("(key) => sessionStorage.setItem('tidegate-key', key)", key)
+    page.reload()
+    expect(status).to_have_text("a key is needed")
+    assert page.evaluate("sessionStorage.length") == 0
+    assert [text for text in site.complaints if "401" not in text] == []
+
+
+@needs_chromium
 def test_it_says_that_the_server_is_away_and_comes_back_by_itself(browser: Browser) -> None:
     (port,) = free_ports(1)
     deployment = Deployment()
