@@ -5,6 +5,7 @@ in the request, in the router, in a replica, or in FastAPI itself.
 """
 
 import math
+import re
 from typing import Any, ClassVar
 
 from fastapi import FastAPI
@@ -19,6 +20,8 @@ from engine.request import InvalidParam
 
 # Fields that hold what a person wrote: errors are logged, so they never repeat it.
 PRIVATE = frozenset({"messages", "prompt", "stop"})
+# How llguidance says that a limit on its work is met.
+_TOO_MUCH_WORK = re.compile(r"too (many|big|complex)\b|\bfuel\b", re.IGNORECASE)
 
 
 class ApiError(Exception):
@@ -193,14 +196,17 @@ def grammar_refused(message: str, form: str | None) -> BadRequest:
         message: says why.
         form: the field in which the client asked for it.
     """
+    if _TOO_MUCH_WORK.search(message):
+        return grammar_too_complex(form)
     field = form or "grammar"
     return BadRequest(f"'{field}'{message.removeprefix('grammar')}.", field)
 
 
 def grammar_too_complex(form: str | None) -> BadRequest:
-    """The form of the answer, asked for in this field, took too much work on the way."""
+    """The form of the answer, asked for in this field, takes too much work somewhere."""
     return BadRequest(
-        "The form of the answer turned out to be too complex to be enforced to its end.",
+        "The form of the answer is too complex to be enforced to its end. Optional properties of "
+        "one object, and repetitions within repetitions, cost most.",
         form,
         "grammar_too_complex",
     )
