@@ -1,6 +1,7 @@
 """The body and headers of a request, before any of its fields has a meaning."""
 
 import json
+import sys
 from collections.abc import AsyncIterable, Mapping
 from typing import Any
 
@@ -49,8 +50,8 @@ def read_object(body: bytes) -> dict[str, Any]:
         if b"\\u" in body:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        reason = "" if isinstance(error, UnicodeError | RecursionError) else f": {error}"
-        raise BadRequest(f"The body is not valid JSON{reason}.", code="invalid_json") from None
+        reason = _reason(error)
+        raise BadRequest(f"The body is not valid JSON: {reason}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise BadRequest(f"The body must be a JSON object, not {kind_of(value)}.")
     return without_nulls(value)
@@ -65,5 +66,24 @@ def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body is larger than {limit} bytes.", code="body_too_large")
 
 
+class _NoNumber(ValueError):
+    """A constant that Python takes for a number and JSON does not."""
+
+
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+    raise _NoNumber(f"{name} is not a JSON number")
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    """Say what is wrong with a body, and nothing of how it is read."""
+    match error:
+        case RecursionError():
+            return "it is nested too deeply"
+        case UnicodeDecodeError():
+            return f"it is not UTF-8, from byte {error.start} on"
+        case UnicodeEncodeError():
+            return "it has half of a surrogate pair"
+        case json.JSONDecodeError() | _NoNumber():
+            return str(error)
+        case _:  # what is left of what json raises
+            return f"it has an integer with more than {sys.get_int_max_str_digits()} digits"

@@ -39,6 +39,38 @@ def test_a_body_that_is_no_json_object_is_a_400(body: bytes) -> None:
         read_object(body)
 
 
+DIGITS = b"1" * 5000
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"a": "\xff"}', "not valid JSON: it is not UTF-8, from byte 7 on."),
+        ('{"a": 1}'.encode("utf-16"), "not valid JSON: it is not UTF-8, from byte 0 on."),
+        (b'{"a": "\\ud800"}', "not valid JSON: it has half of a surrogate pair."),
+        (b'{"\\udfff": 1}', "not valid JSON: it has half of a surrogate pair."),
+        (b"[" * 200_000, "not valid JSON: it is nested too deeply."),
+        (b'{"a":' * 200_000, "not valid JSON: it is nested too deeply."),
+        (
+            b'{"a": ' + DIGITS + b"}",
+            "not valid JSON: it has an integer with more than 4300 digits.",
+        ),
+        (
+            b'{"a": -' + DIGITS + b"}",
+            "not valid JSON: it has an integer with more than 4300 digits.",
+        ),
+        (b'{"a": NaN}', "not valid JSON: NaN is not a JSON number."),
+        (b'{"a" 1}', "not valid JSON: Expecting ':' delimiter: line 1 column 6 (char 5)."),
+        (b"", "not valid JSON: Expecting value: line 1 column 1 (char 0)."),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_what_is_wrong_with_a_body_is_said(body: bytes, reason: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_object(body)
+    assert (caught.value.message, caught.value.code) == (f"The body is {reason}", "invalid_json")
+
+
 def test_an_escaped_surrogate_pair_is_one_character() -> None:
     assert read_object(b'{"a": "\\ud83c\\udf0a"}') == {"a": "\U0001f30a"}
 
