@@ -3,14 +3,17 @@
 import argparse
 import importlib
 import os
+import shlex
+import shutil
 import signal
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -28,6 +31,7 @@ from engine.loader import resolve
 from engine.model_info import ModelError, model_info
 
 _QUESTION = "What is the capital of France?"
+_URL = "http://127.0.0.1:8000"
 
 
 class Stop(KeyboardInterrupt):
@@ -88,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_top(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--url", default="http://127.0.0.1:8000", help="the server's address")
+    command.add_argument("--url", default=_URL, help="the server's address")
     command.add_argument("--api-key", help=f"its key; default: the variable {API_KEY_VARIABLE}")
     command.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="N", help="seconds between two looks"
@@ -129,7 +133,8 @@ def serve(config: ServeConfig) -> int:
             print(f"Starting {replicas} replicas of {config.name} …", flush=True)
             try:
                 _start(cluster, config)
-                print(greeting(config, str(cluster.logs)), flush=True)
+                said = greeting(config, str(cluster.logs), command(), os.environ)
+                print(said, flush=True)
                 cut = _serve_until_told(cluster, config)
             except Broken as error:
                 error.logs = cluster.logs
@@ -174,17 +179,38 @@ def _serve_until_told(cluster: LocalCluster, config: ServeConfig) -> int:
     return closing.left or 0
 
 
-def greeting(config: ServeConfig, logs: str) -> str:
-    """Return what is printed when everything runs: the address and a request to try."""
-    is_open = config.key is None and config.key_file is None
-    key = "" if is_open else ' -H "Authorization: Bearer $TIDEGATE_API_KEY"'
+def greeting(config: ServeConfig, logs: str, command: str, environ: Mapping[str, str]) -> str:
+    """Return what is printed when everything runs: the address and a request to try.
+
+    Args:
+        config: what runs.
+        logs: where its logs are.
+        command: how a shell calls this program.
+        environ: environment variables, which other terminals are taken to have too.
+    """
+    key, url_ = "", url(config)
+    top_flags = [] if url_ == _URL else ["--url", url_]
+    if config.key is not None and config.key == environ.get(API_KEY_VARIABLE):
+        key = f"${API_KEY_VARIABLE}"
+    elif config.key is not None or config.key_file is not None:
+        key = "KEY"
+        top_flags += ["--api-key", key]
+    header = f' -H "Authorization: Bearer {key}"' if key else ""
     body = f'{{"messages": [{{"role": "user", "content": "{_QUESTION}"}}], "temperature": 0}}'
     return (
-        f"{config.name} is served at {url(config)}/v1  (logs: {logs}; Ctrl-C stops it)\n"
-        f"Live: {url(config)}/dashboard, or in a terminal: tidegate top\n\n"
-        f"  curl {url(config)}/v1/chat/completions{key} "
+        f"{config.name} is served at {url_}/v1  (logs: {logs}; Ctrl-C stops it)\n"
+        f"Live: {url_}/dashboard, or in a terminal: {command} {shlex.join(['top', *top_flags])}\n\n"
+        f"  curl {url_}/v1/chat/completions{header} "
         f"-H 'Content-Type: application/json' -d '{body}'\n"
     )
+
+
+def command() -> str:
+    """Return how a shell calls this program again."""
+    called = sys.argv[0]
+    if Path(called).name != "tidegate":
+        return f"{shlex.quote(sys.executable)} -m deployments.cli"
+    return "tidegate" if shutil.which("tidegate") == called else shlex.quote(called)
 
 
 def _check_model(config: ServeConfig) -> None:

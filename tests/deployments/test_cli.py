@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 import pytest
@@ -66,8 +66,57 @@ def test_no_flag_means_the_default() -> None:
     assert config == ServeConfig()
 
 
-def test_the_greeting_never_shows_the_key() -> None:
-    assert "secret" not in greeting(ServeConfig.of({"api_key": "secret"}), "/logs")
+OPEN: dict[str, Any] = {}
+ENVIRON = {"TIDEGATE_API_KEY": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("args", "environ", "curl", "watch"),
+    [
+        (OPEN, OPEN, "8000/v1/chat/completions -H 'Content", "terminal: bin/tidegate top\n"),
+        ({"port": 8471}, OPEN, ":8471/v1/chat", "tidegate top --url http://127.0.0.1:8471\n"),
+        ({"host": "0.0.0.0"}, OPEN, "127.0.0.1:8000/v1", "terminal: bin/tidegate top\n"),
+        ({"api_key": "secret"}, OPEN, ' -H "Authorization: Bearer KEY" ', "top --api-key KEY\n"),
+        ({"key_file": "keys"}, OPEN, ' -H "Authorization: Bearer KEY" ', "top --api-key KEY\n"),
+        (OPEN, ENVIRON, ' -H "Authorization: Bearer $TIDEGATE_API_KEY" ', "bin/tidegate top\n"),
+        (
+            {"api_key": "other", "port": 1},
+            ENVIRON,
+            "Bearer KEY",
+            "top --url http://127.0.0.1:1 --api-key KEY\n",
+        ),
+    ],
+    ids=str,
+)
+def test_what_the_greeting_says_to_try_works_and_shows_no_key(
+    args: dict[str, Any], environ: dict[str, str], curl: str, watch: str
+) -> None:
+    said = greeting(ServeConfig.of(args, environ), "/logs", "bin/tidegate", environ)
+    assert curl in said.split("curl ")[1]
+    assert watch in said
+    assert "secret" not in said
+    assert "other" not in said
+    commands = re.findall(r"terminal: bin/tidegate (.*)", said)
+    assert parser().parse_args(shlex.split(commands[0])).command == "top"
+
+
+@pytest.mark.parametrize(
+    ("called", "found", "command"),
+    [
+        (".venv/bin/tidegate", None, ".venv/bin/tidegate"),
+        (".venv/bin/tidegate", "/usr/bin/tidegate", ".venv/bin/tidegate"),
+        ("/usr/bin/tidegate", "/usr/bin/tidegate", "tidegate"),
+        ("/my home/tidegate", None, "'/my home/tidegate'"),
+        ("/src/deployments/cli.py", None, "python -m deployments.cli"),
+    ],
+)
+def test_the_command_is_named_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, called: str, found: str | None, command: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [called])
+    monkeypatch.setattr(sys, "executable", "python")
+    monkeypatch.setattr(shutil, "which", lambda name: found)
+    assert cli.command() == command
 
 
 def test_ctrl_c_while_the_model_is_fetched_is_no_traceback(
