@@ -114,7 +114,7 @@ class RouterCore:
         waited = self._queue.take(ticket_id)
         ran = waited is None
         if waited is None:
-            ran = finished or self._ledger.admitted(ticket_id)
+            ran = finished or not self._limited or self._ledger.admitted(ticket_id)
             grant = self._ledger.drop(ticket_id, finished=finished)
             if grant is not None:
                 # A cancelled request frees a place too, but says nothing about how long one lasts.
@@ -281,7 +281,7 @@ class RouterCore:
         if promised:
             return None
         placing = self._placing
-        if (too_many := placing.too_many(tickets)) is not None:
+        if len(tickets) > 1 and (too_many := placing.too_many(tickets)) is not None:
             return too_many
         if not self._limited:
             return None

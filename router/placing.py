@@ -93,26 +93,28 @@ class Placing:
         One that only some of the replicas suit does not wait: it is refused. So is one whose
         time is over.
         """
-        decisions = self._refuse_expired(now) if self.queue.hurries else []
-        if self.settling.on and self.settling.ends(now, self.ledger, self.expecting):
+        queue, ledger, settling = self.queue, self.ledger, self.settling
+        decisions = self._refuse_expired(now) if queue.hurries else []
+        if settling.on and settling.ends(now, ledger, self.expecting):
             decisions += self.refuse_impossible(now)
-        while not self.settling.on and (entry := self.queue.head()) is not None:
-            replica = self._placement.choose(entry.ticket, self.ledger)
+        settled = not settling.on
+        while settled and (entry := queue.head()) is not None:
+            replica = self._placement.choose(entry.ticket, ledger)
             preempting = replica is None
             if replica is None:
                 replica = self._where_it_preempts(entry)
             if replica is None and not self._holds_up_others(entry.ticket):
                 break
-            self.queue.take(entry.ticket.id)
+            queue.take(entry.ticket.id)
             if replica is None:
                 decisions.append(self._refuse(entry, self._no_replica(), now))
                 continue
             ticket = entry.ticket
-            self.ledger.grant(entry, replica, now, preempting=preempting)
-            self.queue.charge(ticket.tenant, ticket.priority, ticket.cost)
+            ledger.grant(entry, replica, now, preempting=preempting)
+            queue.charge(ticket.tenant, ticket.priority, ticket.cost)
             self.placed += 1
             decisions.append(Placement(ticket.id, replica))
-        self.drain.observe_queue(now, len(self.queue))
+        self.drain.observe_queue(now, len(queue))
         return decisions
 
     def _holds_up_others(self, ticket: Ticket) -> bool:
@@ -144,7 +146,7 @@ class Placing:
         expected as large as the largest that is known.
         """
         accounts = self.ledger.accounts()
-        if len(tickets) == 1 or not accounts or self.settling.on:
+        if not accounts or self.settling.on:
             return None
         blocks = min(ticket.blocks_now for ticket in tickets)
         room = [account.most(blocks) for account in accounts]

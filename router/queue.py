@@ -26,16 +26,19 @@ class Entry:
 class TicketQueue:
     """Entries by rank; cancelling one is O(1), putting one in O(log n).
 
-    Invariant: the entries that are to be placed within a time are in ``_deadlines``, by when on
-    the router's clock that is over.
+    Attributes:
+        hurries: entries that are to be placed within a time.
+
+    Invariant: those are in ``_deadlines``, by when on the router's clock that is over.
     """
 
-    __slots__ = ("_deadlines", "_entries", "_order")
+    __slots__ = ("_deadlines", "_entries", "_order", "hurries")
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._order: LazyHeap[Rank] = LazyHeap()
         self._deadlines: LazyHeap[tuple[float, int]] = LazyHeap()
+        self.hurries = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -54,6 +57,7 @@ class TicketQueue:
         if entry.ticket.start_within_s is not None:
             deadline = entry.since + entry.ticket.start_within_s
             self._deadlines.put(entry.ticket.id, (deadline, entry.rank.serial))
+            self.hurries += 1
 
     def head(self) -> Entry | None:
         """The entry that goes first, or None."""
@@ -68,13 +72,10 @@ class TicketQueue:
         entry = self._entries.pop(ticket_id, None)
         if entry is not None:
             self._order.discard(ticket_id)
-            self._deadlines.discard(ticket_id)
+            if entry.ticket.start_within_s is not None:
+                self._deadlines.discard(ticket_id)
+                self.hurries -= 1
         return entry
-
-    @property
-    def hurries(self) -> bool:
-        """Whether an entry has a deadline."""
-        return len(self._deadlines) > 0
 
     def overdue(self, now: float) -> str | None:
         """The ticket of an entry that is not to be placed any more, or None."""
