@@ -18,12 +18,14 @@ from engine.guidance import check_grammar
 from engine.request import InvalidParam
 
 # At most one blank, or one line's end with its indent, wherever JSON allows blanks: a model
-# that sees no reason to go on would otherwise fill the rest of its answer with them.
+# that sees no reason to go on would otherwise fill the rest of its answer with them.  No
+# "\uXXXX", in which a property's name would get past what is asked of the property.
 JSON_OPTIONS: Any = {
     "whitespace_flexible": True,
     "whitespace_pattern": r"( |\n[ \t]{0,32})",
     "lenient": False,
     "coerce_one_of": False,
+    "json_allowed_escapes": 'nrbtf\\"',
 }
 _MAX_CHOICES = 10_000
 # Blocks of llguidance's own inside a Lark grammar: they would go past the checks on schemas.

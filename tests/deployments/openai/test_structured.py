@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deployments.messages import refuse
 from deployments.openai.errors import BadRequest
 from deployments.openai.structured import grammar_of, literal
+from deployments.order import Refused
+from deployments.refused import api_error
 from engine.loader import DEMO_MODEL, resolve
+from engine.request import InvalidParam
 from tests.deployments.openai.wire import chat_call, completion_call
 from tests.engine.test_guidance import Model
 
@@ -100,6 +104,34 @@ def test_blanks_in_json_end() -> None:
         assert not accepts(model, fields, "{" + blanks + "}")
 
 
+def test_an_escape_does_not_get_a_name_past_its_schema(demo: Model) -> None:
+    fields = {"guided_json": {"properties": {"a": {"type": "string"}}, "required": ["a"]}}
+    assert not accepts(demo, fields, '{"a":"x","\\u0061":5}')
+    assert not accepts(demo, fields, '{"a":"x","a":5}')
+    for text in ("é日本😀", '\\n\\r\\t\\b\\f\\\\\\"', "a/b\u2028"):
+        assert accepts(demo, fields, f'{{"a":"{text}"}}'), text
+    # A name that needs one has it: there is no other way to spell it.
+    named = {"guided_json": {"properties": {"\x01": {"type": "string"}}}}
+    assert accepts(demo, named, '{"\\u0001":"x"}')
+    assert not accepts(demo, named, '{"\\u0001":5}')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"^[^\x00-\x1f]b$", "ab", "b"),
+        (r"^[\x01a]b$", "ab", "b"),
+        (r"^[]\x01]$", "]", ""),
+        (r"^\\x01\x41\t$", r"\\x01A\t", r"\\A\t"),
+        ("^a.b$", "aéb", "ab"),
+    ],
+)
+def test_a_set_may_hold_control_characters(demo: Model, pattern: str, good: str, bad: str) -> None:
+    fields = {"guided_json": {"type": "string", "pattern": pattern}}
+    assert accepts(demo, fields, f'"{good}"')
+    assert not accepts(demo, fields, f'"{bad}"')
+
+
 @given(texts=st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_any_text_can_be_a_choice(texts: list[str]) -> None:
@@ -172,6 +204,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"guided_grammar": 'root ::= "a"'}, "guided_grammar"),
     ({"guided_grammar": 'start: %json {"type": "object"}'}, "guided_grammar"),
     ({"guided_grammar": "start: A\nA: " + "/a/ & " * 20 + "/a/"}, "guided_grammar"),
+    # Characters that only "\\uXXXX" could write.
+    ({"guided_json": {"const": "a\x01"}}, "guided_json"),
+    ({"guided_json": {"items": {"enum": ["b", {"c": ["\x7f"]}]}}}, "guided_json"),
+    ({"guided_json": {"type": "string", "pattern": "^a\x01b$"}}, "guided_json"),
+    ({"guided_json": {"type": "string", "pattern": r"^\[\x01]b$"}}, "guided_json"),
+    ({"guided_json": {"type": "string", "pattern": r"^a\u{7F}b$"}}, "guided_json"),
+    ({"guided_json": {"type": "string", "pattern": r"^a[\u001f]b$"}}, "guided_json"),
+    ({"guided_json": {"type": "object", "patternProperties": {r"\v": {}}}}, "guided_json"),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
     ({**response_format(SCHEMA), "guided_regex": "a"}, "guided_regex"),
 ]
@@ -273,6 +313,39 @@ def test_whatever_the_schema_it_is_enforced_or_a_400(schema: dict[str, Any]) -> 
     # Anything but a BadRequest would be a 500.
     with contextlib.suppress(BadRequest):
         assert grammar_of(response_format(schema))
+
+
+def properties(count: int, kind: str | None = "string", required: int = 0) -> dict[str, Any]:
+    names = [f"property_{i}" for i in range(count)]
+    named = {name: {"type": kind} if kind else {} for name in names}
+    return {"type": "object", "properties": named, "required": names[:required]}
+
+
+def test_too_many_optional_properties_are_refused_before_the_first_token(demo: Model) -> None:
+    """The masks of 500 cost more than one may, which was a 500 in the middle of the answer."""
+    grammar = grammar_of({"guided_json": properties(500)})
+    assert grammar is not None
+    with pytest.raises(InvalidParam) as refused:
+        demo.guides.matcher(grammar)
+    error = api_error(Refused(refuse(refused.value)), "guided_json")
+    assert (error.status, error.param, error.code) == (400, "guided_json", "grammar_too_complex")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (properties(180), "x"),
+        (properties(60, "integer"), 10),
+        (properties(40, None), True),
+        (properties(1000, "integer", required=1000), 10),
+    ],
+    ids=["180 strings", "60 integers", "40 of any kind", "1000 required"],
+)
+def test_as_many_properties_as_are_documented_are_enforced(
+    demo: Model, schema: dict[str, Any], value: Any
+) -> None:
+    every = dict.fromkeys(schema["properties"], value)
+    assert accepts(demo, {"guided_json": schema}, json.dumps(every))
 
 
 def test_what_is_drawn_from_the_grammar_is_valid(demo: Model) -> None:

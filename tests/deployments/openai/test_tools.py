@@ -323,6 +323,7 @@ def test_a_free_answer_is_any_text_or_right_calls(
     assert not allows(model, grammar, good.replace("Rome", "Oslo"))
     assert not allows(model, grammar, good.replace("get_weather", "other"))
     assert not allows(model, grammar, good[:-1])
+    assert not allows(model, grammar, good.replace('"}', '", "\\u0064ays": "x"}', 1))
     # Where calls begin the answer, what looks like one further on is text.
     middle = dialect.marker is not None or not dialect.form.marks
     assert allows(model, grammar, "I look. " + good) is middle
