@@ -1,8 +1,8 @@
 """From a request's prompts to what the engine is to generate: lengths, seeds, vocabularies."""
 
 import random
-from copy import copy
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any
 
 from deployments.openai.call import Job
