@@ -30,6 +30,8 @@ from deployments.validation import explain
 # The router's and the engine's clocks tick in milliseconds of wall-clock time.
 TICKS_PER_SECOND = 1000
 
+_DEFAULT_TIERS = SchedulingSettings.model_fields["service_tiers"].default
+
 
 class ConfigError(ValueError):
     """A setting is wrong; the message is one line that names it, its value and its limit."""
@@ -76,6 +78,19 @@ class ServeConfig(
         for name in ("auto", "default"):
             if name in self.service_tiers:
                 raise ValueError(f"service_tiers must not name {name!r}, whose priority is 0")
+        return self
+
+    @model_validator(mode="after")
+    def _tiers_within_bounds(self) -> Self:
+        most = self.max_priority
+        # Those that are there by default give way instead: nobody asked for them.
+        given = {} if self.service_tiers == _DEFAULT_TIERS else self.service_tiers
+        for name, priority in given.items():
+            if abs(priority) > most:
+                raise ValueError(
+                    f"service_tiers must have priorities from {-most} to {most}, "
+                    f"as max_priority says, not {priority} for {name!r}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -170,7 +185,7 @@ class ServeConfig(
 
     @property
     def tiers(self) -> dict[str, int]:
-        """The priority of each service tier, none beyond ``max_priority``."""
+        """The priority of each service tier; those by default within ``max_priority``."""
         most = self.max_priority
         return {name: max(-most, min(most, p)) for name, p in self.service_tiers.items()}
 

@@ -130,7 +130,8 @@ class SchedulingSettings(_Settings):
     service_tiers: dict[str, int] = Field(
         default={"priority": 10, "flex": -10},
         description="The priority of each `service_tier` that requests may ask for beside `auto` "
-        "and `default`, which have 0; as a flag, in JSON: `'{\"priority\": 10}'`.",
+        "and `default`, which have 0, within `max_priority`; as a flag, in JSON: "
+        "`'{\"priority\": 10}'`.",
     )
     vllm_priority: bool = Field(
         default=False,

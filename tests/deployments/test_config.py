@@ -28,6 +28,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"num_gpus_per_replica": 1.5},
         "'num_gpus_per_replica' must be at most 1, not 1.5",
     ),
+    (
+        {"service_tiers": '{"gold": 5000}', "max_priority": 10},
+        "service_tiers must have priorities from -10 to 10, as max_priority says, not 5000 "
+        "for 'gold'",
+    ),
+    (
+        {"service_tiers": {"flex": -11}, "max_priority": 10},
+        "service_tiers must have priorities from -10 to 10, as max_priority says, not -11 "
+        "for 'flex'",
+    ),
     ({"replica": 2}, "'replica' is not a known setting"),
 ]
 
@@ -126,7 +136,10 @@ def test_the_fewest_replicas_are_not_more_than_the_most() -> None:
 
 def test_tiers_are_named_priorities_within_the_bound() -> None:
     assert ServeConfig().tiers == {"priority": 10, "flex": -10}
-    assert ServeConfig.of({"service_tiers": '{"gold": 7}', "max_priority": 5}).tiers == {"gold": 5}
+    assert ServeConfig.of({"service_tiers": '{"gold": 5}', "max_priority": 5}).tiers == {"gold": 5}
+    # Nobody asked for those that are there by default: they give way.
+    narrow = ServeConfig.of({"max_priority": 5})
+    assert ServeConfig.of(narrow.to_args()).tiers == {"priority": 5, "flex": -5}
     for wrong in ("gold", "[]", {"auto": 1}, {"default": 0}, {"gold": 1.5}, {"gold": "1"}):
         with pytest.raises(ConfigError, match="service_tiers"):
             ServeConfig.of({"service_tiers": wrong})
