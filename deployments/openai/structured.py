@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 from deployments.openai.errors import BadRequest, unsupported
 from deployments.openai.schema import require_tame
 from deployments.validation import kind_of, show
-from engine.guidance import check_grammar
+from engine.guidance import MAX_GRAMMAR, check_grammar
 from engine.request import InvalidParam
 
 # At most one blank, or one line's end with its indent, wherever JSON allows blanks: a model
@@ -87,12 +87,37 @@ def schema_grammar(schema: object, field: str) -> str:
             raise BadRequest(f"'{field}' is not valid JSON.", field) from None
     if not isinstance(schema, Mapping):
         raise BadRequest(f"'{field}' must be a JSON schema, not {kind_of(schema)}.", field)
+    text = json_text(schema, field)
+    require_length(len(text), field)
     require_tame(schema, field)
-    text = json.dumps(schema, ensure_ascii=False)
     try:
         return LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS)
     except ValueError as error:
         raise _refused(field, str(error)) from None
+
+
+def json_text(value: object, field: str) -> str:
+    """Return what a client sent as JSON.
+
+    Raises:
+        BadRequest: it is nested deeper than can be written.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise BadRequest(f"'{field}' is nested too deeply.", field) from None
+
+
+def require_length(characters: int, field: str) -> None:
+    """Check the length of what a client sent, before time is spent on it.
+
+    Raises:
+        BadRequest: it makes a grammar that is too large.
+    """
+    if characters > MAX_GRAMMAR:
+        raise BadRequest(
+            f"'{field}' must have at most {MAX_GRAMMAR} characters, not {characters}.", field
+        )
 
 
 def checked(grammar: str, field: str) -> str:
@@ -189,6 +214,7 @@ def _choice(value: object, field: str) -> str:
     if not 1 <= len(value) <= _MAX_CHOICES:
         limit = f"from 1 to {_MAX_CHOICES} strings, not {len(value)}"
         raise BadRequest(f"'{field}' must have {limit}.", field)
+    require_length(sum(map(len, value)), field)
     return LLMatcher.grammar_from_regex("|".join(f"({literal(text)})" for text in value))
 
 
@@ -211,6 +237,7 @@ def _text(value: object, field: str) -> str:
         raise BadRequest(f"'{field}' must be a string, not {kind_of(value)}.", field)
     if not value:
         raise BadRequest(f"'{field}' must not be empty.", field)
+    require_length(len(value), field)
     return value
 
 

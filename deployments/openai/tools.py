@@ -11,7 +11,14 @@ from llguidance import LLMatcher
 from pydantic import Field, PlainValidator
 
 from deployments.openai.errors import BadRequest
-from deployments.openai.structured import JSON_OPTIONS, checked, schema_grammar
+from deployments.openai.schema import require_tame
+from deployments.openai.structured import (
+    JSON_OPTIONS,
+    checked,
+    json_text,
+    require_length,
+    schema_grammar,
+)
 from deployments.openai.tool_formats import Dialect
 from deployments.openai.tool_parser import CallParser
 from deployments.openai.wire import Wire
@@ -154,13 +161,24 @@ class ToolUse:
             BadRequest: the schema of some function's arguments cannot be enforced.
         """
         schemas = {
-            tool.function.name: _arguments(tool.function, f"tools.{index}.function.parameters")
+            f"tools.{index}.function.parameters": (tool.function.name, tool.function.parameters)
             for index, tool in enumerate(self.tools)
             if self.choice.name in (None, tool.function.name)
         }
+        # Together, before time is spent on any.
+        texts = (json_text(schema, field) for field, (_, schema) in schemas.items())
+        require_length(sum(map(len, texts)), "tools")
+        singles = {field: _arguments(schema, field) for field, (_, schema) in schemas.items()}
         several = self.several and self.choice.name is None
-        lark = self.dialect.grammar(schemas, self.choice.mode == "required", several)
-        return checked(LLMatcher.grammar_from_lark(lark), "tools")
+        forced = self.choice.mode == "required"
+        names = {name: _embedded(singles[field]) for field, (name, _) in schemas.items()}
+        lark = self.dialect.grammar(names, forced, several)
+        try:
+            return checked(LLMatcher.grammar_from_lark(lark), "tools")
+        except BadRequest:
+            for field, schema in singles.items():
+                checked(schema_grammar(schema, field), field)
+            raise
 
     def parser(self, choice: int) -> CallParser:
         """Return a parser for the answer with this index."""
@@ -179,16 +197,19 @@ class ToolUse:
         return [tool.for_template() for tool in self.tools]
 
 
-def _arguments(function: Function, field: str) -> str:
-    """The JSON schema of a function's arguments, for a block in a Lark grammar."""
+def _arguments(schema: dict[str, Any] | None, field: str) -> dict[str, Any]:
+    """The JSON schema of a function's arguments; whether it compiles is not looked at."""
     # OpenAI: without parameters, a function takes none.
-    schema = function.parameters
     if schema is None:
         schema = {"properties": {}, "additionalProperties": False}
     if schema.get("type", "object") != "object":
         raise BadRequest(
             f"'{field}' must be a schema of type 'object', not {show(schema['type'])}.", field
         )
-    schema = {"type": "object", **schema}
-    checked(schema_grammar(schema, field), field)
+    require_tame(schema, field)
+    return {"type": "object", **schema}
+
+
+def _embedded(schema: dict[str, Any]) -> str:
+    """A schema for a block in a Lark grammar."""
     return json.dumps({**schema, "x-guidance": JSON_OPTIONS})

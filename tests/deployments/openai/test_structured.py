@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.messages import refuse
+from deployments.openai import structured
 from deployments.openai.errors import BadRequest
 from deployments.openai.structured import grammar_of, literal
 from deployments.order import Refused
@@ -225,6 +226,31 @@ def test_what_cannot_be_enforced_is_refused_by_name(fields: dict[str, Any], para
     assert f"'{param}'" in caught.value.message
     assert len(caught.value.message) < 600
     assert "\n<" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": {"enum": ["x" * 200_000]}},
+        {"guided_regex": "a" * 200_000},
+        {"guided_choice": ["a" * 200_000]},
+        {"guided_grammar": "a" * 200_000},
+    ],
+    ids=list,
+)
+def test_what_is_too_long_is_not_even_read(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError
+
+    for name in ("require_tame", "check_grammar", "literal"):
+        monkeypatch.setattr(structured, name, read)
+    (field,) = fields
+    with pytest.raises(BadRequest, match=f"'{field}'.* at most 131072 characters") as caught:
+        grammar_of(fields)
+    assert caught.value.param == field
+    assert len(caught.value.message) < 200
 
 
 def test_thirty_intersected_patterns_do_not_take_minutes() -> None:

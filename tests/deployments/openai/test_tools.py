@@ -10,6 +10,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tokenizers import AddedToken
 
+from deployments.openai import structured
+from deployments.openai import tools as tools_module
 from deployments.openai.call import CallsMade, Choice, Usage
 from deployments.openai.errors import BadRequest
 from deployments.openai.sse import EventStream
@@ -185,6 +187,46 @@ def test_only_assistants_call() -> None:
     with pytest.raises(BadRequest) as caught:
         ask(messages=[{"role": "user", "content": "x", "tool_calls": [made]}])
     assert caught.value.param == "messages.0.tool_calls"
+
+
+def test_tools_that_are_too_long_together_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compile_(*_: object) -> None:
+        raise AssertionError
+
+    for module in (tools_module, structured):
+        monkeypatch.setattr(module, "checked", compile_)
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(300)}}
+    with pytest.raises(BadRequest, match="at most 131072 characters") as caught:
+        ask(tools=[tool(f"f{i}", parameters=wide) for i in range(128)])
+    assert caught.value.param == "tools"
+
+
+def test_all_tools_are_compiled_together_and_one_by_one_only_to_name_a_wrong_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[str] = []
+
+    def check(grammar: str, field: str) -> str:
+        compiled.append(field)
+        return structured.checked(grammar, field)
+
+    monkeypatch.setattr(tools_module, "checked", check)
+    ask(tools=[tool(f"f{i}") for i in range(5)])
+    assert compiled == ["tools"]
+    compiled.clear()
+    with pytest.raises(BadRequest) as caught:
+        ask(tools=[tool("a"), tool("b", parameters={"not": {}}), tool("c")])
+    assert caught.value.param == "tools.1.function.parameters"
+    assert compiled == ["tools", *(f"tools.{i}.function.parameters" for i in range(2))]
+
+
+def test_what_no_arguments_fit_is_refused() -> None:
+    nothing = {"properties": {"a": False}, "required": ["a"]}
+    with pytest.raises(BadRequest) as caught:
+        ask(tools=[tool("a"), tool("b", parameters=nothing)])
+    assert caught.value.param == "tools.1.function.parameters"
 
 
 # ---- which format ---------------------------------------------------------------------
