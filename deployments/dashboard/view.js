@@ -90,12 +90,12 @@ function makeFigure(name) {
   return figure;
 }
 
-/** Draw one or two rows of values over two minutes, the newest at the right.
+/** Draw one or two rows of values over all moments, the newest at the right.
  *  `top` is the least height of the scale, which both share. */
 function draw(spark, moments, [main, second], top) {
-  const now = moments.at(-1).at;
+  const [first, now] = [moments[0].at, moments.at(-1).at];
   const points = (name) =>
-    moments.filter((m) => m[name] !== null).map((m) => [100 - (now - m.at) / 1.2, m[name]]);
+    moments.filter((m) => m[name] !== null).map((m) => [100 * ((m.at - first) / (now - first)), m[name]]);
   const [mains, seconds] = [points(main), second ? points(second) : []];
   const scale = Math.max(top, ...[...mains, ...seconds].map(([, value]) => value));
   const place = ([x, value]) => `${x.toFixed(2)} ${(36 - (value / scale) * 32).toFixed(2)}`;
@@ -110,7 +110,7 @@ function draw(spark, moments, [main, second], top) {
 /** Name, digits, unit, a second line, what is drawn, and the least height of its scale. */
 function figuresOf(m) {
   const { queue, totals } = m.load;
-  const oldest = queue.waiting ? `oldest ${duration(queue.oldest_s).join(" ")}` : "nobody in the queue";
+  const oldest = queue.waiting ? `oldest ${duration(queue.oldest_s).join(" ")}` : m.waiting ? "all at replicas" : "nobody";
   const slow = m.ttft ? `p90 ${duration(m.p90).join(" ")}` : "none in a minute";
   const [tokens, preempted] = [m.tokens, m.preempted].map((n) => (n === null ? "–" : number(n)));
   return [

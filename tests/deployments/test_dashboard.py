@@ -1,6 +1,7 @@
 """The live page, in a real browser, on what a real router says."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,29 @@ def test_times_and_rates_are_of_what_came_since_the_page_was_opened(site: Site) 
     expect(p50.locator(".more")).to_have_text("p90 1.8 s")
     expect(page.locator('[data-key="Preemptions"] .more')).to_have_text("7 in all")
     expect(page.locator('[data-key="Tokens"] .more')).to_have_text("1\u202f010 in all")
+
+
+@needs_chromium
+def test_a_course_is_as_wide_as_its_card_from_the_start(site: Site) -> None:
+    """For two minutes cards would be empty but for a sliver at their right."""
+    busy(site.deployment)
+    page = site.open()
+    course = page.locator('[data-key="Running"] .line')
+    expect(course).to_have_attribute("d", re.compile(r"^M0\.00 .*L.*L100\.00 "))
+
+
+@needs_chromium
+@pytest.mark.parametrize(("queued", "said"), [(True, "oldest"), (False, "all at replicas")])
+def test_it_says_where_those_are_that_wait(site: Site, queued: bool, said: str) -> None:
+    for _ in range(2):
+        site.deployment.report("n3f8a1kq", 512, 20, waiting=2)
+        site.deployment.now += 61
+    site.deployment.report("n3f8a1kq", 512, 20, waiting=2)
+    if queued:
+        site.deployment.ask("t", 0, 200)
+    page = site.open()
+    expect(page.locator('[data-key="Waiting"] .digits')).to_have_text("3" if queued else "2")
+    expect(page.locator('[data-key="Waiting"] .more')).to_contain_text(said)
 
 
 @needs_chromium
