@@ -99,7 +99,9 @@ class FakeLink:
     def forget(self, key: str) -> None:
         self.listeners.pop(key, None)
 
-    async def submit(self, submission: Submission, traceparent: str = "") -> None:
+    async def submit(
+        self, submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> None:
         self.submissions.append(submission)
         loop, key = asyncio.get_running_loop(), submission.key
         listener = self.listeners[key]

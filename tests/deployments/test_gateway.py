@@ -240,7 +240,9 @@ async def test_a_time_limit_ends_a_stream_that_stalls_but_for_that_of_the_first_
     hour_ms, loop = 3_600_000, asyncio.get_running_loop()
     clock = loop.time
 
-    async def submit(submission: Submission, traceparent: str = "") -> None:
+    async def submit(
+        submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> None:
         listener, key = house.link.listeners[submission.key], submission.key
         listener((key, (65,), "a", None, None, None))
         # What is told in time is told: the rest comes after the limit.

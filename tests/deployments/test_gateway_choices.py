@@ -139,15 +139,15 @@ async def test_a_prompt_is_scored_once_and_told_by_all_its_choices(
     """Scored for each of them, one request kept a gateway from all others for seconds."""
     submit, others = house.link.submit, asyncio.Semaphore(0)
 
-    async def in_turn(submission: Submission, traceparent: str = "") -> None:
+    async def in_turn(submission: Submission, *rest: Any) -> None:
         if submission.params.prompt_logprobs is None:
-            await submit(submission, traceparent)
+            await submit(submission, *rest)
             others.release()
             return
         if late:
             for _ in range(2):
                 await others.acquire()
-        await submit(submission, traceparent)
+        await submit(submission, *rest)
 
     monkeypatch.setattr(house.link, "submit", in_turn)
     path, fields = "/v1/completions", {"prompt": ["abc", "de"], "echo": True, "logprobs": 1}
@@ -388,7 +388,9 @@ async def test_a_grammar_that_a_replica_refuses_is_named_as_the_client_named_it(
 ) -> None:
     refused = refuse(InvalidParam("grammar", "one of 5 characters", "one that can be enforced: no"))
 
-    async def submit(submission: Submission, traceparent: str = "") -> Refusal:
+    async def submit(
+        submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> Refusal:
         return refused
 
     monkeypatch.setattr(house.link, "submit", submit)
@@ -410,7 +412,9 @@ async def test_a_grammar_that_gets_too_complex_on_the_way_is_no_fault_of_the_ser
 ) -> None:
     """The SDK would send it again by itself after a 500, to cost as much again."""
 
-    async def submit(submission: Submission, traceparent: str = "") -> None:
+    async def submit(
+        submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> None:
         listener, key = house.link.listeners[submission.key], submission.key
         listener((key, (65,), "a", None, None, None))
         listener((key, (), "", None, reason_of(GuidanceError("Too many items")), None))

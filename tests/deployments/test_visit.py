@@ -135,7 +135,9 @@ async def test_neither_prompts_nor_answers_are_ever_logged(
     async with watched(tiny_model_dir) as house:
         mood = ""
 
-        async def submit(submission: Any, traceparent: str = "") -> None:
+        async def submit(
+            submission: Any, within_s: float | None = None, traceparent: str = ""
+        ) -> None:
             key = submission.key
             listener = house.link.listeners[key]
             loop = asyncio.get_running_loop()
@@ -182,7 +184,9 @@ async def test_a_request_is_traced_from_its_first_byte_to_its_last(tiny_model_di
     async with watched(tiny_model_dir, memory, log_requests=False) as house:
         original = house.link.submit
 
-        async def submit(submission: Any, traceparent: str = "") -> None:
+        async def submit(
+            submission: Any, within_s: float | None = None, traceparent: str = ""
+        ) -> None:
             carried.append(traceparent)
             await original(submission, traceparent)
 
@@ -209,7 +213,9 @@ async def test_a_resumed_request_has_a_span_for_its_move(tiny_model_dir: Path) -
     async with watched(tiny_model_dir, memory, log_requests=False) as house:
         lives = 0
 
-        async def submit(submission: Any, traceparent: str = "") -> None:
+        async def submit(
+            submission: Any, within_s: float | None = None, traceparent: str = ""
+        ) -> None:
             nonlocal lives
             lives += 1
             loop, key = asyncio.get_running_loop(), submission.key
@@ -238,7 +244,9 @@ async def test_a_client_that_leaves_is_an_end_as_well(tiny_model_dir: Path, log:
     async with watched(tiny_model_dir, memory) as house:
         began = asyncio.Event()
 
-        async def submit(submission: Any, traceparent: str = "") -> None:
+        async def submit(
+            submission: Any, within_s: float | None = None, traceparent: str = ""
+        ) -> None:
             began.set()
 
         house.link.submit = submit  # type: ignore[method-assign]
