@@ -156,17 +156,29 @@ def tokens_of(
         raise BadRequest("The model has no chat template; use /v1/completions.", "messages")
     if served.dialect is None:
         _require_no_tools(messages)
+    conversation = [message.for_template() for message in messages]
+    known = {} if tools is None else {"tools": tools.for_template()}
     try:
         text = tokenizer.apply_chat_template(
-            [message.for_template() for message in messages],
+            conversation,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
-            **({} if tools is None else {"tools": tools.for_template()}),
+            **known,
         )
     except TemplateError as error:
         # Templates refuse what the model was not trained on, e.g. two user turns in a row.
         raise BadRequest(
             f"The model's chat template refuses the messages: {error}.", "messages"
+        ) from None
+    except RecursionError:
+        raise BadRequest(
+            "The messages or tools are nested too deeply for the model's chat template.",
+            "messages",
+        ) from None
+    except Exception as error:
+        # Somebody else's program.  What it says of its failure may repeat the messages.
+        raise BadRequest(
+            f"The model's chat template fails on the messages: {type(error).__name__}.", "messages"
         ) from None
     require_possible(text, served, "messages")
     return tokenizer.encode(text, add_special_tokens=add_special_tokens)

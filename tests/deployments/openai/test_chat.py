@@ -58,6 +58,27 @@ def test_what_a_template_refuses_is_a_400() -> None:
     assert caught.value.param == "messages"
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0]['content'] + 5 }}",
+        "{{ messages | sum }}",
+        "{{ 1 // 0 }}",
+        "{{ range(10 ** 9) }}",
+        "{{ messages[0].content.__class__.mro() }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ messages | wrong }}",
+    ],
+)
+def test_a_template_that_fails_is_a_400_that_repeats_no_message(template: str) -> None:
+    tokenizer = real_tokenizer(template)
+    messages = [{"role": "user", "content": "secret"}]
+    with pytest.raises(BadRequest, match="chat template") as caught:
+        chat_call({"messages": messages}, tokenizer=tokenizer)
+    assert caught.value.param == "messages"
+    assert "secret" not in caught.value.message
+
+
 def test_a_template_that_writes_nothing_is_a_400() -> None:
     with pytest.raises(BadRequest, match="must not be empty"):
         chat_call({}, tokenizer=real_tokenizer("{# nothing #}"))
