@@ -61,24 +61,41 @@ def _role(value: object) -> str:
     return "system" if value == "developer" else value
 
 
-def _arguments(value: object) -> dict[str, Any]:
-    """Read the arguments of a call: an object, which the API carries as text."""
+def _arguments(value: object) -> dict[str, Any] | str:
+    """Read the arguments of a call: an object, which the API carries as text.
+
+    A call that was cut short carries what there was of it, which stays a text.
+    """
     if not isinstance(value, str):
         raise ValueError(f"must be a string, not {kind_of(value)}")
     try:
         arguments = json.loads(value or "{}")
     except (ValueError, RecursionError):
-        arguments = None
+        return value
     if not isinstance(arguments, dict):
-        raise ValueError("must be a JSON object")
+        return value
+    if "\\u" in value and _has_half_a_pair(arguments):
+        raise ValueError("must not have half a surrogate pair")
     return arguments
+
+
+def _has_half_a_pair(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except RecursionError:
+        return False  # the template does not get to the end either
+    return False
 
 
 class MadeFunction(Wire):
     """What was called."""
 
     name: str
-    arguments: Annotated[dict[str, Any], PlainValidator(_arguments, json_schema_input_type=str)]
+    arguments: Annotated[
+        dict[str, Any] | str, PlainValidator(_arguments, json_schema_input_type=str)
+    ]
 
 
 class MadeCall(Wire):
@@ -89,7 +106,10 @@ class MadeCall(Wire):
     function: MadeFunction
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call as chat templates expect it: its arguments as an object."""
+        """Return the call as chat templates expect it: its arguments as an object.
+
+        Arguments that are none, having been cut short, are the text that they were.
+        """
         function = {"name": self.function.name, "arguments": self.function.arguments}
         call = {"type": "function", "function": function}
         return call if self.id is None else {**call, "id": self.id}

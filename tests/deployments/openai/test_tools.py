@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -15,6 +16,7 @@ from deployments.openai import tools as tools_module
 from deployments.openai.call import CallsMade, Choice, Usage
 from deployments.openai.errors import BadRequest
 from deployments.openai.sse import EventStream
+from deployments.openai.tokenize import tokenize
 from deployments.openai.tool_formats import (
     FORMATS,
     HERMES,
@@ -41,6 +43,7 @@ WEATHER: dict[str, Any] = {
 }
 
 
+HERMES_TEMPLATE = (Path(__file__).parents[2] / "data" / "hermes.jinja").read_text()
 NO_NAMES: Any = None  # of tokens: nobody asks for log-probabilities here
 
 
@@ -174,12 +177,58 @@ def test_the_template_sees_calls_and_answers() -> None:
     assert turns[2] == {"role": "tool", "content": "2", "tool_call_id": "c1"}
 
 
-@pytest.mark.parametrize("arguments", ["{", "[]", "5", {}, None])
-def test_arguments_that_are_none_are_refused(arguments: Any) -> None:
-    made = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+def made(arguments: Any) -> dict[str, Any]:
+    """A turn that calls a tool."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
+@pytest.mark.parametrize("arguments", [{}, None, 5, '{"a": "\\ud800"}', '{"\\udc00": 1}'], ids=str)
+def test_arguments_that_are_no_text_are_refused(arguments: Any) -> None:
     with pytest.raises(BadRequest) as caught:
-        ask(messages=[{"role": "assistant", "tool_calls": [made]}])
+        ask(messages=[made(arguments)])
     assert caught.value.param == "messages.0.tool_calls.0.function.arguments"
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Par', "{", "[]", "5", "null", "[" * 5000, "é"])
+def test_a_call_that_was_cut_short_is_told_as_it_was_written(arguments: str) -> None:
+    tokenizer = ToolTokenizer()
+    ask(messages=[made(arguments)], tokenizer=tokenizer)
+    ((turn,),) = tokenizer.conversations
+    calls: Any = turn["tool_calls"]
+    assert calls[0]["function"]["arguments"] == arguments
+    # The template of the tests writes it, as most do.
+    text = load_tokenizer(resolve(DEMO_MODEL)).apply_chat_template(
+        [turn], chat_template=HERMES_TEMPLATE, tokenize=False
+    )
+    assert json.dumps(arguments, ensure_ascii=False) in text
+
+
+NESTED = "[" * 900 + "]" * 900
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [made('{"a":' + NESTED + "}")]},
+        {
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": [tool("f", parameters=None), tool("g", parameters={"x": json.loads(NESTED)})],
+        },
+    ],
+    ids=["arguments", "parameters"],
+)
+def test_what_is_nested_too_deeply_for_the_template_is_a_400(fields: dict[str, Any]) -> None:
+    tokenizer = load_tokenizer(resolve(DEMO_MODEL))
+    tokenizer.chat_template = HERMES_TEMPLATE
+    served = replace(SERVED, dialect=PLAIN)
+    # Only what may be called is compiled, but the template is told of all.
+    chosen = {"tool_choice": named("f")} if "tools" in fields else {}
+    with pytest.raises(BadRequest, match="nested too deeply") as chat:
+        chat_call({**fields, **chosen}, served=served, tokenizer=tokenizer)
+    with pytest.raises(BadRequest, match="nested too deeply") as tokens:
+        tokenize(json.dumps(fields).encode(), tokenizer, served)
+    assert chat.value.param == tokens.value.param == "messages"
 
 
 def test_only_assistants_call() -> None:
