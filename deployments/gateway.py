@@ -118,6 +118,17 @@ class Gateway:
         self._intake.require_key(request.headers)
         return JSONResponse(self._intake.served.listing(self._started))
 
+    async def model(self, request: Request, name: str) -> Response:
+        """Tell of the one model.
+
+        Raises:
+            NotFound: it has another name.
+        """
+        self._intake.require_key(request.headers)
+        served = self._intake.served
+        served.require_name({"model": name})
+        return JSONResponse(served.card(self._started))
+
     async def health(self) -> Response:
         """Say whether a replica makes progress.
 

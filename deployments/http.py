@@ -22,6 +22,8 @@ class Endpoints(Protocol):
 
     async def models(self, request: Request) -> Response: ...
 
+    async def model(self, request: Request, name: str) -> Response: ...
+
     async def tokenize(self, request: Request, work: Callable[..., dict[str, Any]]) -> Response: ...
 
     async def version(self, request: Request) -> Response: ...
@@ -69,6 +71,10 @@ def build_http(
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         return await gateway.models(request)
+
+    @app.get("/v1/models/{model:path}")
+    async def one_model(request: Request, model: str) -> Response:
+        return await gateway.model(request, model)
 
     @app.post("/tokenize")
     async def tokenize(request: Request) -> Response:

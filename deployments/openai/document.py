@@ -28,6 +28,7 @@ class _Endpoint:
         answer: the model of its answer in JSON; None if that is not JSON, or not promised.
         generates: it may stream, and takes the headers that go with a generation.
         locked: it needs a key, where there is one.
+        names_model: its path has the model's name.
     """
 
     summary: str
@@ -35,6 +36,7 @@ class _Endpoint:
     answer: type[BaseModel] | None = None
     generates: bool = False
     locked: bool = True
+    names_model: bool = False
 
 
 # Checked where grammars are made, not in the models.
@@ -76,6 +78,9 @@ _ENDPOINTS: Final[Mapping[tuple[str, str], _Endpoint]] = {
         "Go on from a text.", CompletionRequest, answers.Completion, generates=True
     ),
     ("get", "/v1/models"): _Endpoint("List the model.", answer=answers.ModelList),
+    ("get", "/v1/models/{model}"): _Endpoint(
+        "Tell of the model.", answer=answers.ModelCard, names_model=True
+    ),
     ("post", "/tokenize"): _Endpoint("Tell tokens.", TokenizeRequest, answers.Tokens),
     ("post", "/detokenize"): _Endpoint("Tell text.", DetokenizeRequest, answers.Text),
     ("get", "/version"): _Endpoint("Tell the version.", answer=answers.Version),
@@ -128,6 +133,12 @@ def _operation(endpoint: _Endpoint, served: Served, locked: bool) -> dict[str, A
         # A stream of events, each with a piece of the answer in JSON.
         success["content"][MEDIA_TYPE] = {"schema": {"type": "string"}}
         operation["parameters"] = _headers(served)
+    if endpoint.names_model:
+        # Slashes in it may be written as they are, too.
+        name = {"type": "string", "enum": [served.name]}
+        operation["parameters"] = [
+            {"name": "model", "in": "path", "required": True, "schema": name}
+        ]
     if endpoint.body is not None:
         content = {"application/json": {"schema": _reference(endpoint.body)}}
         operation["requestBody"] = {"required": True, "content": content}

@@ -48,7 +48,7 @@ class Served:
         )
 
     def card(self, created: int) -> dict[str, Any]:
-        """Return the entry of GET /v1/models."""
+        """Return the entry of GET /v1/models, and the body of GET /v1/models/{model}."""
         return {
             "id": self.name,
             "object": "model",

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -65,6 +66,21 @@ async def test_wrong_paths_and_methods_wear_the_envelope(
 ) -> None:
     answer = await house.http.request(method, path)
     assert (answer.status_code, error(answer)["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("name", ["m", "Qwen/Qwen3-0.6B", "/models/mine/", "a b?é"])
+async def test_the_model_is_found_by_its_name_and_no_other_is(
+    tiny_model_dir: Path, name: str
+) -> None:
+    async with open_house(tiny_model_dir, served_model_name=name) as house:
+        (card,) = (await house.http.get("/v1/models")).json()["data"]
+        assert card["id"] == name
+        for path in (quote(name), quote(name, safe="")):
+            found = await house.http.get(f"/v1/models/{path}")
+            assert (found.status_code, found.json()) == (200, card)
+        for other in (f"{name}x", "%2F", ""):
+            missing = await house.http.get(f"/v1/models/{other}")
+            assert (missing.status_code, error(missing)["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize("stream", [True, False])

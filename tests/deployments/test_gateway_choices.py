@@ -481,6 +481,7 @@ async def test_a_key_locks_all_but_what_probes_need(tiny_model_dir: Path) -> Non
             ("POST", "/tokenize"),
             ("POST", "/detokenize"),
             ("GET", "/v1/models"),
+            ("GET", "/v1/models/m"),
             ("GET", "/version"),
             ("GET", "/load"),
         ):

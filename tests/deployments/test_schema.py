@@ -28,6 +28,7 @@ OPERATIONS = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("GET", "/v1/models"),
+    ("GET", "/v1/models/{model}"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
     ("GET", "/version"),

@@ -159,6 +159,12 @@ def test_openai_a_json_object_is_one(client: openai.OpenAI) -> None:
     assert choice.message.content.startswith("{")
 
 
+def test_openai_the_model_is_retrieved_by_its_name(client: openai.OpenAI) -> None:
+    assert client.models.retrieve(MODEL) == client.models.list().data[0]
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.models.retrieve("another/model")
+
+
 def test_openai_a_guided_choice_is_one_of_them(client: openai.OpenAI) -> None:
     for seed in range(4):
         answer = ask(
