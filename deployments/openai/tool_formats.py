@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deployments.openai.structured import literal
-from deployments.openai.tool_parser import CallSpelling
+from deployments.openai.tool_parser import BLANKS, CallSpelling
 
 EMPTY: Final = '""'
 
@@ -102,7 +102,7 @@ class Dialect:
     def opening(self) -> str:
         """What no text but a call begins with."""
         head, _, _ = self.form.head.partition("NAME")
-        return self.marker or self.visible(self.form.begin[0] + head).lstrip()
+        return self.marker or self.visible(self.form.begin[0] + head).lstrip(BLANKS)
 
     def visible(self, text: str) -> str:
         """Return what shows of ``text``."""
@@ -114,7 +114,7 @@ class Dialect:
         """Return what calls of ``tools`` look like in a text."""
         form, visible = self.form, self.visible
         first = {
-            visible(begin + form.head_of(tool)).lstrip(): tool
+            visible(begin + form.head_of(tool)).lstrip(BLANKS): tool
             for tool in tools
             for begin in form.begin
         }
@@ -148,7 +148,7 @@ class Dialect:
             return "\n".join(["start: calls", *lines])
         if marker is None:
             # Without a mark that shows, a text must not look like a call.
-            texts = rf"/(?s:.*)/ & ~/[ \t\r\n]*{literal(self.opening)}(?s:.*)/"
+            texts = rf"/(?s:.*)/ & ~/[{literal(BLANKS)}]*{literal(self.opening)}(?s:.*)/"
             return "\n".join(["start: TEXT | calls", f"TEXT: {texts}", *lines])
         mark = literal(marker)
         lines[:2] = [

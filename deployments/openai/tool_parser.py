@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
+
+BLANKS: Final = " \t\r\n"
+"""What may stand before a call and does not count: the blanks of JSON, and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class CallParser:
         """Return what is left when no text follows; the beginning of a call is dropped."""
         held, self._held = self._held, ""
         spelling = self._spelling
-        if self._state is _State.TEXT and not held.lstrip().startswith(spelling.opening):
+        if self._state is _State.TEXT and not held.lstrip(BLANKS).startswith(spelling.opening):
             return Parsed(held)
         return Parsed()
 
@@ -129,7 +132,7 @@ class CallParser:
     def _text(self, out: Parsed) -> bool:
         marker = self._spelling.marker
         if marker is None:
-            start = len(self._held) - len(self._held.lstrip())
+            start = len(self._held) - len(self._held.lstrip(BLANKS))
         else:
             start = self._held.find(marker)
             if start < 0:
@@ -137,9 +140,9 @@ class CallParser:
         found = self._begin(self._held[start:], self._spelling.first, out)
         if found is None:
             # Blanks before a call are no content.
-            return self._release(len(self._held[:start].rstrip()), out)
+            return self._release(len(self._held[:start].rstrip(BLANKS)), out)
         if found:
-            out.content += self._held[:start].rstrip()
+            out.content += self._held[:start].rstrip(BLANKS)
             self._held = self._held[start + found :]
             return True
         if marker is None:
@@ -183,7 +186,7 @@ class CallParser:
         if found:
             self._held = self._held[found:]
             return True
-        if found is None or self._spelling.end.startswith(self._held.strip()):
+        if found is None or self._spelling.end.startswith(self._held.strip(BLANKS)):
             return False
         self._state = _State.CONTENT
         return True
@@ -198,8 +201,8 @@ def _certain(text: str, marker: str) -> int:
     """How many characters of ``text`` can neither begin the marker nor be blanks before it."""
     for start in range(max(0, len(text) - len(marker) + 1), len(text)):
         if marker.startswith(text[start:]):
-            return len(text[:start].rstrip())
-    return len(text.rstrip())
+            return len(text[:start].rstrip(BLANKS))
+    return len(text.rstrip(BLANKS))
 
 
 class _ObjectEnd:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -187,6 +188,26 @@ def test_what_only_looks_like_a_call_stays_content(text: str) -> None:
 @pytest.mark.parametrize("text", ['{"name": "unknown", "parameters": {}}', '{"a": 1}', '{"na', " "])
 def test_json_that_is_no_call_stays_content(text: str) -> None:
     assert parse(DIALECTS["llama3"], list(text)) == (text, [], False)
+
+
+@given(
+    name=st.sampled_from([name for name, dialect in DIALECTS.items() if dialect.marker is None]),
+    before=st.text(alphabet=" \n\x0b\x0c\x1c\x1f\x85\xa0\u2028\u3000\ufeffa", max_size=3),
+    after=st.text(max_size=3),
+    edges=edges,
+)
+def test_what_the_grammar_takes_for_text_is_parsed_as_text(
+    name: str, before: str, after: str, edges: list[int]
+) -> None:
+    dialect = DIALECTS[name]
+    call = written(dialect, "", [("get", "{}")])
+    text = before + call.lstrip("\n") + after
+    # As in the grammar of free answers.
+    looks = re.match(rf"[ \t\r\n]*{re.escape(dialect.opening)}", text) is not None
+    content, found, _ = parse(dialect, cut(text, edges))
+    assert bool(found) is looks
+    if not looks:
+        assert content == text
 
 
 def test_a_call_in_the_middle_of_a_text_is_none_where_calls_begin_answers() -> None:

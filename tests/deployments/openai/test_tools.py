@@ -415,6 +415,11 @@ def test_a_free_answer_is_any_text_or_right_calls(
     assert not allows(model, grammar, good.replace("get_weather", "other"))
     assert not allows(model, grammar, good[:-1])
     assert not allows(model, grammar, good.replace('"}', '", "\\u0064ays": "x"}', 1))
+    if dialect.marker is None:
+        # The parser takes no other blanks for blanks either.
+        assert not allows(model, grammar, f" \t\r\n{dialect.opening}x")
+        for blank in ("\x0b", "\xa0", "\u3000", " \x1c"):
+            assert allows(model, grammar, f"{blank}{dialect.opening}x")
     # Where calls begin the answer, what looks like one further on is text.
     middle = dialect.marker is not None or not dialect.form.marks
     assert allows(model, grammar, "I look. " + good) is middle
