@@ -109,9 +109,7 @@ class Choices:
         except (Refused, Failed) as error:
             self._put(0, error)
         except Exception as error:
-            logger.exception(
-                "request %s: a bug", self.request_id, extra={"request_id": self.request_id}
-            )
+            logger.exception("request: a bug", extra={"request_id": self.request_id})
             self._put(0, Failed(repr(error)))
         else:
             # In the same turn: what was let in and is not started would have to be dropped.
@@ -219,8 +217,8 @@ class AnswerStream:
             yield self._wire.fail(error)
         except Exception:
             # A bug; but a stream that just ends would be read as a success.
-            name = self._choices.request_id
-            logger.exception("request %s: its stream failed", name, extra={"request_id": name})
+            fields = {"request_id": self._choices.request_id}
+            logger.exception("request: its stream failed", extra=fields)
             yield self._wire.fail(internal())
 
     async def _next(self) -> bytes:

@@ -139,7 +139,7 @@ class Sequence:
             self._fail(error)
         except Exception as error:
             if not self._timer.expired():
-                logger.exception("request %s: a bug", self._order.request_id, extra=self._fields)
+                logger.exception("request: a bug", extra=self._fields)
                 self._fail(Failed(repr(error)))
             elif not self._finished:
                 self._turn_away(self._expired())
@@ -265,9 +265,7 @@ class Sequence:
             raise Failed(str(lost)) from lost
         reason = "drained" if lost.left else "lost"
         self._tally.resumed(reason)
-        logger.warning(
-            "request %s goes on elsewhere: %s", self._order.request_id, lost, extra=self._fields
-        )
+        logger.warning("request goes on elsewhere: %s", lost, extra=self._fields)
 
     def _may_ask_again(self, refusal: Refusal) -> bool:
         """Whether a replica that it can go on with may come yet, though others serve."""
@@ -281,7 +279,7 @@ class Sequence:
         self._emit(error)
 
     def _fail(self, error: Failed) -> None:
-        logger.error("request %s failed: %s", self._order.request_id, error, extra=self._fields)
+        logger.error("request failed: %s", error, extra=self._fields)
         self._tally.failed()
         self._emit(error)
 

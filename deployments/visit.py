@@ -80,7 +80,7 @@ class Visit:
         return _Noted(self, inner)
 
     def line(self, status: int | None) -> tuple[str, dict[str, object]]:
-        """Return a line for the log, and the same as fields.
+        """Return a line for the log, and the same as fields; the id is only among those.
 
         Args:
             status: of the response; None if there was none.
@@ -100,7 +100,7 @@ class Visit:
             "priority": self.priority,
         }
         words = (f"{k}={v}" for k, v in fields.items() if v not in (None, "") and k != "request_id")
-        return f"request {self.request_id} ended: {' '.join(words)}", fields
+        return f"request ended: {' '.join(words)}", fields
 
 
 class _Noted:

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from ray._common.formatters import JSONFormatter
+from ray.serve._private.logging_utils import ServeFormatter
 
 from deployments.channel import ReplicaLost
 from deployments.logs import PACKAGES
@@ -104,7 +105,7 @@ async def test_each_request_has_one_line_with_its_figures_as_fields(
     assert (line["prompt_tokens"], line["generated_tokens"]) == (len(SECRET), 2)
     assert (line["priority"], line["tenant"]) == (3, "")
     assert 0 <= line["ttft_s"] <= line["duration_s"]
-    assert line["message"].startswith("request req-7 ended: ")
+    assert line["message"].startswith("request ended: http_route=/v1/completions status=200 ")
 
 
 async def test_what_was_refused_has_a_line_too(tiny_model_dir: Path, log: Records) -> None:
@@ -165,10 +166,13 @@ async def test_neither_prompts_nor_answers_are_ever_logged(
     for line in lines:
         assert SECRET not in line
         assert answered not in line
-    # Every line about a request can be found by its id.
-    for line in map(json.loads, lines):
-        if "request req-7" in line["message"]:
-            assert line["request_id"] == "req-7"
+    # Every line about a request can be found by its id, which stands there once: Serve puts
+    # that of a record in front of its message.
+    assert {json.loads(line)["request_id"] for line in lines if '"request' in line} == {"req-7"}
+    as_text = ServeFormatter("gateway", "g")
+    for record in log.records:
+        if record.getMessage().startswith("request"):
+            assert as_text.format(record).count("req-7") == 1
 
 
 # ---- traces -----------------------------------------------------------------------------------
