@@ -12,8 +12,24 @@ from deployments.openai.length import require_possible
 from deployments.openai.message import Message
 from deployments.openai.models import validated
 from deployments.openai.served import Served
-from deployments.openai.tools import MAX_TOOLS, Tool, ToolUse
+from deployments.openai.tools import MAX_TOOLS, Tool, ToolChoiceField, ToolUse
+from deployments.openai.unbuilt import CHAT, refuse_unbuilt
 from deployments.openai.wire import Wire
+
+# Those of a chat's fields that would change its prompt.
+_UNBUILT = {
+    name: CHAT[name]
+    for name in (
+        "continue_final_message",
+        "chat_template",
+        "chat_template_kwargs",
+        "documents",
+        "functions",
+        "mm_processor_kwargs",
+        "reasoning_effort",
+        "truncate_prompt_tokens",
+    )
+}
 
 
 class TokenizeRequest(Wire):
@@ -27,6 +43,7 @@ class TokenizeRequest(Wire):
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)
     tools: list[Tool] = Field(default_factory=list, max_length=MAX_TOOLS)
+    tool_choice: ToolChoiceField | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -67,11 +84,12 @@ def tokenize(body: bytes, tokenizer: Tokenizer, served: Served) -> dict[str, Any
     """
     fields = read_object(body)
     served.require_name(fields)
+    refuse_unbuilt(fields, _UNBUILT)
     request = validated(TokenizeRequest, fields)
     special = request.add_special_tokens
     if request.messages is not None:
         # No call is made, so the ids of calls may be any.
-        tools = ToolUse.of(request.tools, None, True, served.dialect, Random(0))
+        tools = ToolUse.of(request.tools, request.tool_choice, True, served.dialect, Random(0))
         tokens = tokens_of(
             request.messages,
             tokenizer,

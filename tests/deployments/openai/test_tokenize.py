@@ -88,3 +88,33 @@ def test_tools_have_the_tokens_that_a_chat_with_them_has() -> None:
     told = tokenize(json.dumps(body).encode(), Told(), served)
     assert bytes(told["tokens"]) == b"t:f;u:hi;a:"
     assert tuple(told["tokens"]) == chat_call(body, None, served, Told()).jobs[0].prompt
+    body["tool_choice"] = "none"
+    told = tokenize(json.dumps(body).encode(), Told(), served)
+    assert bytes(told["tokens"]) == b"u:hi;a:"
+    assert tuple(told["tokens"]) == chat_call(body, None, served, Told()).jobs[0].prompt
+    body["tool_choice"] = {"type": "function", "function": {"name": "g"}}
+    with pytest.raises(BadRequest) as caught:
+        tokenize(json.dumps(body).encode(), Told(), served)
+    assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "nothing"),
+    [
+        ("continue_final_message", True, False),
+        ("chat_template", "{{ messages }}", None),
+        ("chat_template_kwargs", {"a": 1}, {}),
+        ("documents", [{"text": "x"}], []),
+        ("functions", [{"name": "f"}], []),
+        ("mm_processor_kwargs", {"a": 1}, {}),
+        ("reasoning_effort", "low", None),
+    ],
+)
+def test_what_would_change_the_tokens_of_a_chat_is_refused_here_too(
+    field: str, value: object, nothing: object
+) -> None:
+    for ask in (tell, lambda **fields: chat_call(fields)):
+        with pytest.raises(BadRequest) as caught:
+            ask(messages=USER, **{field: value})
+        assert (caught.value.param, caught.value.code) == (field, "unsupported_parameter")
+    assert tell(messages=USER, **{field: nothing}) == tell(messages=USER)
