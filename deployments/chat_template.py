@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deployments.config import ConfigError, ServeConfig
 
@@ -21,8 +20,7 @@ def with_template(config: ServeConfig) -> ServeConfig:
         return config
     try:
         source = Path(config.chat_template).read_text("utf-8")
-        # As transformers reads it, to see its mistakes now and not at each request.
-        ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
+        _compile(source)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "is not UTF-8"
         raise ConfigError(f"chat_template {config.chat_template}: {reason}") from None
@@ -31,6 +29,17 @@ def with_template(config: ServeConfig) -> ServeConfig:
             f"chat_template {config.chat_template}: line {error.lineno}: {error.message}"
         ) from None
     return config.with_template(source)
+
+
+def _compile(source: str) -> None:
+    """See a template's mistakes now and not at each request, by rendering no conversation.
+
+    Raises:
+        TemplateSyntaxError: it has one.
+    """
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    render_jinja_template([], chat_template=source)
 
 
 def use_template(tokenizer: Any, config: ServeConfig) -> None:

@@ -44,12 +44,26 @@ def test_the_file_is_read_once(tmp_path: Path) -> None:
     assert with_template(config).template == "{{ messages }}"
 
 
+def test_whatever_transformers_takes_is_taken(tmp_path: Path, demo_model_dir: Path) -> None:
+    file = tmp_path / "t.jinja"
+    file.write_text(
+        "{% for m in messages %}{% generation %}{{ m['content'] | tojson }}{% endgeneration %}"
+        "{% if strftime_now('%Y') == '' %}{% break %}{% endif %}{% endfor %}"
+    )
+    tokenizer = load_tokenizer(demo_model_dir)
+    use_template(tokenizer, ServeConfig.of({"chat_template": str(file)}))
+    turns = [{"role": "user", "content": "hi"}]
+    assert tokenizer.apply_chat_template(turns, tokenize=False) == '"hi"'
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (None, "No such file"),
         (b"{% if %}", "line 1"),
         (b"{% endfor %}", "line 1"),
+        (b"\n{% generation %}", "line 2"),
+        (b"{{ x | no_such_filter }}", "line 1"),
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
