@@ -29,7 +29,7 @@ from deployments.logs import join_serve
 from deployments.messages import Refusal, ReplicaInfo
 from deployments.metrics import Counts
 from deployments.openai.call import Job
-from deployments.openai.document import document
+from deployments.openai.document import Document
 from deployments.openai.errors import out_of_time
 from deployments.openai.terms import Limits, Terms
 from deployments.order import Order, Refused
@@ -69,6 +69,8 @@ class Gateway:
         self._serial = 0
         self._started = int(time.time())
         self._intake = Intake(config, self._rng)
+        locked = config.key is not None or config.key_file is not None
+        self._document = Document(version("tidegate"), locked)
         self._info: ReplicaInfo | None = None
         self._background = [
             detached(self._router.keep_session()),
@@ -178,8 +180,8 @@ class Gateway:
 
     async def document(self) -> Response:
         """Return the OpenAPI document."""
-        locked = self._config.key is not None or self._config.key_file is not None
-        return JSONResponse(document(self._intake.served, version("tidegate"), locked))
+        body = self._document.body(self._intake.served)
+        return Response(body, media_type="application/json")
 
     # ---- what they need ---------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from deployments.openai.call import Choice, Usage
-from deployments.openai.document import document
+from deployments.openai.document import Document, document
 from deployments.openai.errors import ApiError, internal
 from deployments.openai.models import ChatRequest, CompletionRequest
 from engine.request import FinishReason
@@ -32,6 +32,17 @@ def test_it_is_plain_json_and_every_reference_leads_somewhere() -> None:
     text = json.dumps(DOCUMENT, allow_nan=False)
     for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
         Draft202012Validator.check_schema(DOCUMENT["components"]["schemas"][name])
+
+
+def test_it_is_made_once_for_what_is_served() -> None:
+    kept = Document("1.2.3", locked=True)
+    first = kept.body(SERVED)
+    assert json.loads(first) == document(SERVED, "1.2.3", True)
+    assert kept.body(SERVED) is first
+    # A replica that holds less than the model's context changes what is served.
+    other = replace(SERVED, max_prompts=5)
+    assert json.loads(kept.body(other)) == document(other, "1.2.3", True)
+    assert kept.body(SERVED) == first
 
 
 @pytest.mark.parametrize("model", [ChatRequest, CompletionRequest])
