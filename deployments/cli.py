@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _top(options)
     settings = {k: v for k, v in vars(options).items() if k in ServeConfig.model_fields}
     try:
-        code = serve(ServeConfig.of(settings, os.environ))
+        code = serve(ServeConfig.of(settings, os.environ), keep_logs=options.keep_logs)
     except (ConfigError, ModelError, LaunchError) as error:
         print(f"tidegate serve: {error}", file=sys.stderr, flush=True)
         code = 1
@@ -78,7 +78,15 @@ def parser() -> argparse.ArgumentParser:
     root = _Parser(prog="tidegate", description="Serve one language model from many replicas.")
     root.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
     commands = root.add_subparsers(dest="command", required=True, parser_class=_Parser)
-    command = commands.add_parser("serve", help="serve a model until Ctrl-C")
+    command = commands.add_parser(
+        "serve",
+        help="serve a model until Ctrl-C",
+        description="Serve a model until Ctrl-C or SIGTERM. The logs go with the server, unless "
+        "something failed or --keep-logs is given.",
+    )
+    command.add_argument(
+        "--keep-logs", action="store_true", help="Leave the folder with the logs, and say where."
+    )
     for name, field in ServeConfig.model_fields.items():
         text = (field.description or "").replace("%", "%%").replace("`", "")
         if name == "model":
@@ -114,8 +122,12 @@ def _top(options: argparse.Namespace) -> int:
     return top.run(top.Options(options.url, key, options.interval, options.once), Console())
 
 
-def serve(config: ServeConfig) -> int:
+def serve(config: ServeConfig, *, keep_logs: bool = False) -> int:
     """Serve until SIGINT, which stops everything at once, or SIGTERM, which drains first.
+
+    Args:
+        config: what to serve, and how.
+        keep_logs: leave the logs there, and say where.
 
     Raises:
         ModelError: the model cannot be read.
@@ -124,27 +136,30 @@ def serve(config: ServeConfig) -> int:
         LaunchError: something does not start, or Ray dies.
     """
     config = with_template(with_access(config))
+    said = ["Stopped."]
     _on_signals(_stop)
     try:
         _check_model(config)
         require_port(config.host, config.port)
-        with LocalCluster() as cluster:
+        with LocalCluster(keep_logs=keep_logs) as cluster:
             replicas = max(1, config.fewest_replicas)
             print(f"Starting {replicas} replicas of {config.name} …", flush=True)
             try:
                 _start(cluster, config)
-                said = greeting(config, str(cluster.logs), command(), os.environ)
-                print(said, flush=True)
-                cut = _serve_until_told(cluster, config)
+                print(greeting(config, str(cluster.logs), command(), os.environ), flush=True)
+                if cut := _serve_until_told(cluster, config):
+                    said.append(f"Requests that had not ended: {cut}.")
             except Broken as error:
                 error.logs = cluster.logs
                 raise
             finally:
                 # Whatever ended it, nothing interrupts the clean-up.
                 _on_signals(signal.SIG_IGN)
+                if keep_logs:
+                    said.append(f"Logs: {cluster.logs}")
     except KeyboardInterrupt:
-        cut = 0
-    print(f"Stopped. Requests that had not ended: {cut}." if cut else "Stopped.", flush=True)
+        pass
+    print(*said, flush=True)
     return 0
 
 

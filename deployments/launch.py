@@ -141,14 +141,18 @@ class LocalCluster:
     """A Ray cluster of one machine that ends with this process, whatever ends it.
 
     Use as a context manager. Leaving it ends all processes that were started in it. Its
-    folder goes too, unless it is left by `Broken`.
+    folder goes too, with the logs in it, unless it is left by `Broken`.
+
+    Args:
+        keep_logs: leave the folder, whatever ends this process.
 
     Attributes:
         folder: where everything that belongs to it is.
         watch: makes calls into its Ray, once it is started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_logs: bool = False) -> None:
+        self._keep_logs = keep_logs
         self._mark = processes.new_mark()
         # Short: Unix sockets below it have paths of at most 107 bytes.
         self.folder = processes.make_folder(self._mark, Path(_short_tmp()))
@@ -173,7 +177,8 @@ class LocalCluster:
         self._set = [name for name in ours if name not in os.environ]
         os.environ.update({name: ours[name] for name in self._set})
         os.environ[processes.MARK] = self._mark
-        self._reaper = processes.start_reaper(self._mark, self.folder)
+        doomed = None if self._keep_logs else self.folder
+        self._reaper = processes.start_reaper(self._mark, doomed)
         return self
 
     def start(self, config: ServeConfig) -> None:
@@ -211,7 +216,8 @@ class LocalCluster:
             os.environ.pop(name, None)
         if self._reaper is not None:
             self._reaper.communicate(b"x")
-        if kind is None or not issubclass(kind, Broken):
+        broken = kind is not None and issubclass(kind, Broken)
+        if not (broken or self._keep_logs):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -107,15 +107,15 @@ def end(mark: str, grace_s: float, ours: Iterable[int] = ()) -> int:
     return killed
 
 
-def start_reaper(mark: str, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that outlives this one, ends what it leaves and removes ``folder``.
+def start_reaper(mark: str, folder: Path | None) -> "subprocess.Popen[bytes]":
+    """Start a process that outlives this one, ends what it leaves and removes ``folder``, if any.
 
     It holds the read end of a pipe: when this process ends, be it by SIGKILL, the pipe
     closes. Write to its stdin to say that there is nothing left to do.
     """
     environment = {key: value for key, value in os.environ.items() if key != MARK}
     return subprocess.Popen(
-        [sys.executable, "-m", "deployments.processes", mark, str(folder)],
+        [sys.executable, "-m", "deployments.processes", mark, *([str(folder)] if folder else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -124,11 +124,12 @@ def start_reaper(mark: str, folder: Path) -> "subprocess.Popen[bytes]":
     )
 
 
-def _reap(mark: str, folder: str) -> None:
+def _reap(mark: str, *folders: str) -> None:
     if not sys.stdin.buffer.read(1):
         end(mark, grace_s=3.0)
-        shutil.rmtree(folder, ignore_errors=True)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    _reap(sys.argv[1], sys.argv[2])
+    _reap(*sys.argv[1:])

@@ -173,10 +173,12 @@ def test_a_port_in_use_is_said_before_anything_starts(tiny_model_dir: Path) -> N
 
 @pytest.mark.cluster
 @pytest.mark.timeout(200)
+@pytest.mark.parametrize("flags", [[], ["--keep-logs"]], ids=["", "kept"])
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_is_left(tiny_model_dir: Path, end: signal.Signals) -> None:
+def test_no_process_is_left(tiny_model_dir: Path, end: signal.Signals, flags: list[str]) -> None:
     """ray#31451: Ctrl-C, or the driver is killed, with a stream open."""
-    server = Server(str(tiny_model_dir), "--replicas", "1", "--num-blocks", "32", "--threads", "1")
+    small = ("--replicas", "1", "--num-blocks", "32", "--threads", "1")
+    server = Server(str(tiny_model_dir), *small, *flags)
     url = f"{server.url}/v1/completions"
     body = {"prompt": "abc", "max_tokens": 100, "ignore_eos": True, "stream": True}
     stream = threading.Thread(target=_read, args=(url, body), daemon=True)
@@ -190,8 +192,15 @@ def test_no_process_is_left(tiny_model_dir: Path, end: signal.Signals) -> None:
         server.process.kill()
         server.process.wait(10)
     eventually(lambda: not find(server.mark), 10)
-    folder = Path(server.output.split("(logs: ")[1].split(";")[0]).parents[1]
-    eventually(lambda: not folder.exists(), 10)
+    logs = Path(server.output.split("(logs: ")[1].split(";")[0])
+    folder = logs.parents[1]
+    if flags:
+        assert list(logs.glob("serve/replica_*.log"))
+        if end is signal.SIGINT:
+            assert output(server).endswith(f"Stopped. Logs: {logs}\n")
+        shutil.rmtree(folder)
+    else:
+        eventually(lambda: not folder.exists(), 10)
     stream.join(10)
     server.stop()
 

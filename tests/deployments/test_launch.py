@@ -65,17 +65,20 @@ def test_the_address_is_one_that_a_client_takes(host: str, address: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "kept"),
+    ("error", "asked", "kept"),
     [
-        (StartFailed("no"), True),
-        (RayDied(1, "raylet"), True),
-        (LaunchError("no"), False),
-        (None, False),
+        (StartFailed("no"), False, True),
+        (RayDied(1, "raylet"), False, True),
+        (LaunchError("no"), False, False),
+        (None, False, False),
+        (None, True, True),
     ],
 )
-def test_the_logs_stay_if_something_failed(error: Exception | None, kept: bool) -> None:
+def test_the_logs_stay_if_something_failed_or_they_are_asked_for(
+    error: Exception | None, asked: bool, kept: bool
+) -> None:
     """The line on the terminal says what went wrong; why is in the logs."""
-    cluster = LocalCluster()
+    cluster = LocalCluster(keep_logs=asked)
     with contextlib.suppress(LaunchError), cluster:
         (cluster.folder / "log").write_text("why")
         if error is not None:
