@@ -20,6 +20,7 @@ CHAOS_SEED ?= 1
 .PHONY: help install model serve test lint types imports chaos fmt bench clean
 
 help:
+	@echo 'make install  set up .venv, with the command tidegate in .venv/bin'
 	@echo 'make serve    two CPU replicas of the demo model behind http://127.0.0.1:8000'
 	@echo 'make test     format and lint checks, types, import rules, all tests'
 	@echo 'make chaos    load while processes are killed, for CHAOS_S=300 seconds, with CHAOS_SEED=1'

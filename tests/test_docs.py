@@ -274,6 +274,17 @@ def test_make_targets_exist(path: Path) -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
 
 
+def test_every_make_target_is_told_of_by_make_and_by_the_page() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    # Steps of `make serve` and of `make test`, which do them.
+    targets = set(phony[1].split()) - {"help", "model", "lint", "types", "imports"}
+    assert set(re.findall(r"@echo 'make (\w+)", makefile)) == targets
+    listed = {code(target)[0] for target, *_ in table(CONFIGURATION, "make")}
+    assert listed == {f"make {target}" for target in targets}
+
+
 def test_settings_in_the_latency_table_exist() -> None:
     for cell, *_ in table(SCHEDULING, "What each setting does to latency"):
         assert code(cell)[0] in ServeConfig.model_fields
