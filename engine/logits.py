@@ -7,7 +7,7 @@ not allow.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -32,6 +32,9 @@ class SampleRow:
             there are is the position of the draw.
         stop_tokens: tokens that end the request: not before it has ``params.min_tokens``.
         matcher: knows which tokens its grammar allows after ``generated``; None: all.
+        bias: the tokens that have one, int64 [biased], and theirs, float32 [biased]; made
+            once, since each step adds it.
+        ban: ``stop_tokens`` if there is a minimum, int64 [stops]; made once likewise.
     """
 
     params: SamplingParams
@@ -40,11 +43,23 @@ class SampleRow:
     generated: Sequence[int]
     stop_tokens: Collection[int] = ()
     matcher: Matcher | None = None
+    bias: tuple[Tensor, Tensor] | None = field(init=False, repr=False, compare=False)
+    ban: Tensor | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        bias = ban = None
+        if self.params.logit_bias:
+            tokens, biases = zip(*self.params.logit_bias, strict=True)
+            bias = torch.tensor(tokens), torch.tensor(biases, dtype=torch.float32)
+        if self.stop_tokens and self.params.min_tokens:
+            ban = torch.tensor([*self.stop_tokens])
+        object.__setattr__(self, "bias", bias)
+        object.__setattr__(self, "ban", ban)
 
     @property
-    def banned(self) -> Collection[int]:
+    def banned(self) -> Tensor | None:
         """The stop tokens while it is too early for them, else nothing."""
-        return self.stop_tokens if len(self.generated) < self.params.min_tokens else ()
+        return self.ban if len(self.generated) < self.params.min_tokens else None
 
     @property
     def adjusts(self) -> bool:
@@ -54,7 +69,7 @@ class SampleRow:
             params.repetition_penalty != 1
             or params.frequency_penalty != 0
             or params.presence_penalty != 0
-            or params.logit_bias != ()
+            or self.bias is not None
             or params.min_tokens > len(self.generated)
             or self.matcher is not None
         )
@@ -74,7 +89,7 @@ def adjusted(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         if not copied:
             logits, copied = logits.clone(), True
         _penalise(logits[i], row)
-        _add_bias(logits[i], row.params)
+        _add_bias(logits[i], row)
         _mask(logits[i], row)
     return logits
 
@@ -114,12 +129,10 @@ def _penalise(values: Tensor, row: SampleRow) -> None:
         values[seen] -= counts * frequency + presence
 
 
-def _add_bias(values: Tensor, params: SamplingParams) -> None:
-    if params.logit_bias:
-        tokens, biases = zip(*params.logit_bias, strict=True)
-        values[torch.tensor(tokens, device=values.device)] += torch.tensor(
-            biases, dtype=torch.float32, device=values.device
-        )
+def _add_bias(values: Tensor, row: SampleRow) -> None:
+    if row.bias is not None:
+        tokens, biases = row.bias
+        values[tokens.to(values.device)] += biases.to(values.device)
 
 
 def _mask(values: Tensor, row: SampleRow) -> None:
@@ -127,19 +140,19 @@ def _mask(values: Tensor, row: SampleRow) -> None:
     if row.matcher is not None:
         allowed = torch.from_numpy(_allowed(row.matcher, banned, values.numel()))
         values.masked_fill_(~allowed.to(values.device), -math.inf)
-    elif banned:
-        values[torch.tensor([*banned], device=values.device)] = -math.inf
+    elif banned is not None:
+        values[banned.to(values.device)] = -math.inf
 
 
 def _allowed(
-    matcher: Matcher, banned: Collection[int], vocab: int
+    matcher: Matcher, banned: Tensor | None, vocab: int
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which tokens may be chosen, [vocab]: where it is over, a grammar wins over ``banned``."""
     words = matcher.mask().astype("<i4", copy=False)
     allowed = np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab].view(np.bool_)
-    if banned:
+    if banned is not None:
         others = allowed.copy()
-        others[[*banned]] = False
+        others[banned.numpy()] = False
         if others.any():
             return others
     return allowed
