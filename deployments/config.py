@@ -6,6 +6,7 @@ one name, one default and one check.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -30,6 +31,7 @@ from deployments.validation import explain
 # The router's and the engine's clocks tick in milliseconds of wall-clock time.
 TICKS_PER_SECOND = 1000
 
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#*\s]+")
 _DEFAULT_TIERS = SchedulingSettings.model_fields["service_tiers"].default
 
 
@@ -61,6 +63,21 @@ class ServeConfig(
         key = None if value is None else value.get_secret_value()
         if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
             raise ValueError("must be printable ASCII characters without spaces")
+        return value
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _origins_from_a_flag(cls, value: Any) -> Any:
+        return [one.strip() for one in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_as_browsers_spell_them(cls, value: list[str]) -> list[str]:
+        for origin in value:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"must have '*' or origins like https://app.example, not {origin!r}"
+                )
         return value
 
     @field_validator("service_tiers", mode="before")

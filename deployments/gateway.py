@@ -78,7 +78,13 @@ class Gateway:
         ]
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_http(self, self._tracing, log_requests=self._config.log_requests)
+        config = self._config
+        return build_http(
+            self,
+            self._tracing,
+            log_requests=config.log_requests,
+            cors_origins=config.cors_origins,
+        )
 
     def __del__(self) -> None:
         if tracing := getattr(self, "_tracing", None):

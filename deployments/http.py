@@ -1,9 +1,10 @@
 """The HTTP application: which path leads where."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from deployments.dashboard import page
@@ -13,6 +14,9 @@ from deployments.openai.call import Call
 from deployments.openai.errors import install_error_handlers
 from deployments.tracing import Tracing
 from deployments.visit import Visits
+
+# Headers of answers that scripts of other origins may read.
+_TOLD_TO_PAGES = ("x-request-id", "retry-after", "retry-after-ms", "x-should-retry")
 
 
 class Endpoints(Protocol):
@@ -38,7 +42,11 @@ class Endpoints(Protocol):
 
 
 def build_http(
-    gateway: Endpoints, tracing: Tracing | None = None, *, log_requests: bool = False
+    gateway: Endpoints,
+    tracing: Tracing | None = None,
+    *,
+    log_requests: bool = False,
+    cors_origins: Sequence[str] = (),
 ) -> FastAPI:
     """Return the HTTP application: paths, and errors in the envelope.
 
@@ -48,6 +56,7 @@ def build_http(
         gateway: what answers.
         tracing: makes spans of requests, if there are to be any.
         log_requests: log a line for each request.
+        cors_origins: whose pages may call from a browser; "*" is anybody's.
     """
     app = FastAPI(
         title="Tidegate",
@@ -59,6 +68,14 @@ def build_http(
     install_error_handlers(app)
     if tracing is not None or log_requests:
         app.add_middleware(Visits, tracing=tracing, log=log_requests)
+    if cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=_TOLD_TO_PAGES,
+        )
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:

@@ -318,6 +318,11 @@ class HttpSettings(_Settings):
         default="auto",
         description="How the model writes calls of tools; `auto` looks it up in the chat template.",
     )
+    cors_origins: list[str] = Field(
+        default=[],
+        description="Origins whose pages may call the API from a browser, such as "
+        "`https://app.example`; `*` is any. As a flag, with commas between them.",
+    )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Larger request bodies get a 413."
     )

@@ -15,7 +15,6 @@ from deployments import gateway as module
 from deployments.calls import Gone
 from deployments.config import ServeConfig
 from deployments.gateway import Gateway
-from deployments.http import build_http
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts
 from engine.submission import Detail, Submission, TokenLogprobs
@@ -178,7 +177,7 @@ async def open_house(model: Path, **settings: Any) -> AsyncIterator[House]:
         )
         config = ServeConfig.of({"model": str(model), "served_model_name": "m", **settings})
         gateway = Gateway(config, none, none)
-    app = build_http(gateway)
+    app = gateway.__serve_build_asgi_app__()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         yield House(gateway, app, http, router, link)

@@ -134,6 +134,18 @@ def test_the_fewest_replicas_are_not_more_than_the_most() -> None:
         ServeConfig.of({"min_replicas": 9})
 
 
+def test_origins_are_a_list_and_as_a_flag_have_commas_between_them() -> None:
+    assert ServeConfig().cors_origins == []
+    two = ["https://app.example", "http://localhost:3000"]
+    assert ServeConfig.of({"cors_origins": two}).cors_origins == two
+    assert ServeConfig.of({"cors_origins": ", ".join(two)}).cors_origins == two
+    assert ServeConfig.of({"cors_origins": "*"}).cors_origins == ["*"]
+    # None of these is ever what a browser calls an origin: they would let nobody in.
+    for wrong in ("app.example", "https://app.example/", "https://*.example", "", ["*", ""], 5):
+        with pytest.raises(ConfigError, match="cors_origins"):
+            ServeConfig.of({"cors_origins": wrong})
+
+
 def test_tiers_are_named_priorities_within_the_bound() -> None:
     assert ServeConfig().tiers == {"priority": 10, "flex": -10}
     assert ServeConfig.of({"service_tiers": '{"gold": 5}', "max_priority": 5}).tiers == {"gold": 5}

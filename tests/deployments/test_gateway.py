@@ -68,6 +68,38 @@ async def test_wrong_paths_and_methods_wear_the_envelope(
     assert (answer.status_code, error(answer)["code"]) == (status, code)
 
 
+ASKS = {"Access-Control-Request-Method": "POST"}
+
+
+@pytest.mark.parametrize("origins", [["*"], ["http://a", "https://b:1"]])
+async def test_pages_of_the_origins_that_are_named_may_call(
+    tiny_model_dir: Path, origins: list[str]
+) -> None:
+    async with open_house(tiny_model_dir, cors_origins=origins, api_key="k") as house:
+        page = {"Origin": "https://b:1"}
+        asked = {**page, **ASKS, "Access-Control-Request-Headers": "authorization, x-tl-priority"}
+        before = await house.http.options("/v1/completions", headers=asked)
+        assert before.status_code == 200
+        assert "POST" in before.headers["access-control-allow-methods"]
+        assert "x-tl-priority" in before.headers["access-control-allow-headers"]
+        for key in ("k", "wrong"):
+            sent = {**page, "Authorization": f"Bearer {key}"}
+            answer = await house.http.post("/v1/completions", json=BODY, headers=sent)
+            assert answer.headers["access-control-allow-origin"] in ("*", "https://b:1")
+            assert "retry-after" in answer.headers["access-control-expose-headers"]
+        stranger = {"Origin": "http://c", **ASKS}
+        refused = await house.http.options("/v1/completions", headers=stranger)
+        assert (refused.status_code == 200) == (origins == ["*"])
+
+
+async def test_no_page_elsewhere_may_call_unless_it_is_named(house: House) -> None:
+    asked = {"Origin": "http://a", **ASKS}
+    assert (await house.http.options("/v1/completions", headers=asked)).status_code == 405
+    answer = await house.http.get("/v1/models", headers={"Origin": "http://a"})
+    assert answer.status_code == 200
+    assert "access-control-allow-origin" not in answer.headers
+
+
 @pytest.mark.parametrize("name", ["m", "Qwen/Qwen3-0.6B", "/models/mine/", "a b?é"])
 async def test_the_model_is_found_by_its_name_and_no_other_is(
     tiny_model_dir: Path, name: str
