@@ -12,8 +12,13 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import settings
 
 from engine.loader import resolve
+
+# How long an example takes says more about what else the machine does than about it.
+settings.register_profile("any_speed", deadline=None)
+settings.load_profile("any_speed")
 
 
 @pytest.fixture(scope="session")
