@@ -43,7 +43,8 @@ class Dish:
 
     def engine_params(self) -> dict[str, Any]:
         """The engine's parameters, all of them."""
-        return {**self.params, "grammar": grammar_of({"structured_outputs": self.guided})}
+        grammar = grammar_of({"structured_outputs": self.guided}) if self.guided else None
+        return {**self.params, "grammar": grammar}
 
 
 def menu(rng: Random, size: int) -> list[Dish]:

@@ -101,10 +101,23 @@ def kill(server: Server, kind: str, number: int = 0) -> None:
 
 
 async def nothing_is_charged(watch: Watch, http: httpx.AsyncClient) -> None:
-    """As many large requests run at once as there are pools, so no grant takes room in one."""
-    tasks = start(http, [large(400) for _ in range(REPLICAS)])
-    await condition(lambda: all_run(watch))
-    assert all(reply.text for reply in await asyncio.gather(*tasks))
+    """Large requests go one to each pool, so no grant takes room in one.
+
+    One that found no room would wait, and go where another has ended.
+    """
+    before = await placements(watch)
+    replies = await asyncio.gather(*start(http, [large(40) for _ in range(REPLICAS)]))
+    assert all(reply.text for reply in replies)
+    after = await placements(watch)
+    assert {replica: after[replica] - before.get(replica, 0) for replica in after} == dict.fromkeys(
+        after, 1
+    )
+
+
+async def placements(watch: Watch) -> dict[str, float]:
+    """How many requests the router has sent to each replica."""
+    page = await watch.metrics()
+    return {k: v for k, v in page.items() if k.startswith("requests_placed_total{")}
 
 
 async def all_run(watch: Watch) -> bool:
