@@ -153,8 +153,9 @@ def _operation(endpoint: _Endpoint, served: Served, locked: bool) -> dict[str, A
         success["content"] = {"application/json": {"schema": _reference(endpoint.answer)}}
     operation: dict[str, Any] = {"summary": endpoint.summary}
     if endpoint.generates:
-        # A stream of events, each with a piece of the answer in JSON.
-        success["content"][MEDIA_TYPE] = {"schema": {"type": "string"}}
+        # A stream of events, each with a piece of the answer in JSON. This version of OpenAPI
+        # cannot say so: readers differ in whether a schema is that of an event or of all.
+        success["content"][MEDIA_TYPE] = {}
         operation["parameters"] = _headers(served)
     if endpoint.names_model:
         # Slashes in it may be written as they are, too.
