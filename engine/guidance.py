@@ -8,6 +8,7 @@ A matcher's state is a function of the grammar and the tokens alone, so a reques
 moves elsewhere goes on under the same masks once its tokens are replayed.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -31,18 +32,12 @@ _T = TypeVar("_T")
 
 # Characters.  A megabyte of schema takes llguidance over a second.
 MAX_GRAMMAR = 128 * 1024
-# Work for one mask, llguidance's units.  The lexer does about 14,000 a millisecond.  The
-# parser's items may all have to be compared with each other, as in ``s: s s s | "a"``, where
-# 3,000 take some 20 ms and 5,000 take 90; a hundred optional properties of five types each
-# need 2,500, which take a third of a millisecond.
-_LIMITS = LLParserLimits(
-    initial_lexer_fuel=500_000,
-    step_lexer_fuel=100_000,
-    step_max_items=3_000,
-    max_lexer_states=50_000,
-    max_grammar_size=200_000,
-    verbose_errors=False,
-)
+# The parser's items for one mask.  They may all have to be compared with each other, as in
+# ``s: s s s | "a"``, where 3,000 take some 20 ms and 5,000 take 90.  A JSON schema cannot be as
+# ambiguous: its brackets say where a value ends.  There 250 optional properties of any type
+# need some 10,000, which take 2.5 ms.
+_MAX_ITEMS = 3_000
+_MAX_JSON_ITEMS = 20_000
 # What those limits do not see: seconds of processor time, which all requests of a step wait.
 _AT_ONCE_S = 0.25
 _PER_TOKEN_S = 0.005
@@ -64,6 +59,33 @@ class GuidanceError(RuntimeError):
         return f"the grammar allows no going on: {self.reason}"
 
 
+def _limits(grammar: str) -> LLParserLimits:
+    """Return what one mask may cost, in llguidance's units.
+
+    The lexer's fuel is about 14,000 a millisecond.
+    """
+    return LLParserLimits(
+        initial_lexer_fuel=500_000,
+        step_lexer_fuel=100_000,
+        step_max_items=_MAX_JSON_ITEMS if _is_json_schema(grammar) else _MAX_ITEMS,
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
+
+
+def _is_json_schema(grammar: str) -> bool:
+    """Whether the grammar is JSON schemas and nothing else."""
+    try:
+        parts = json.loads(grammar)["grammars"]
+        return bool(parts) and all(
+            part.get("json_schema") is not None and part.get("lark_grammar") is None
+            for part in parts
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False  # llguidance will say what is wrong with it
+
+
 def check_grammar(grammar: str) -> None:
     """Check a grammar without a model; special tokens in it are not looked up.
 
@@ -73,7 +95,7 @@ def check_grammar(grammar: str) -> None:
     _require_size(grammar)
     check = LLMatcher.validate_grammar_with_warnings
     try:
-        bad, messages = _guarded(lambda: check(grammar, limits=_LIMITS))
+        bad, messages = _guarded(lambda: check(grammar, limits=_limits(grammar)))
     except GuidanceError as error:
         raise _invalid(grammar, error.reason) from None
     if bad:
@@ -133,14 +155,29 @@ class Guides:
         if tokens is None:
             raise _invalid(grammar, "this model has no end-of-sequence token")
         try:
-            inner = _guarded(lambda: LLMatcher(tokens, grammar, log_level=0, limits=_LIMITS))
+            limits = _limits(grammar)
+            inner = _guarded(lambda: LLMatcher(tokens, grammar, log_level=0, limits=limits))
             if inner.is_error():
                 raise _invalid(grammar, inner.get_error())
-            # That a grammar has no text at all, as one that only calls itself, shows here.
-            self._begin(inner).mask()
+            self._try(inner.deep_copy())
         except GuidanceError as error:
             raise _invalid(grammar, error.reason) from None
         return inner
+
+    def _try(self, inner: LLMatcher) -> None:
+        """Go one token into the grammar.
+
+        That it has no text at all, as one that only calls itself, shows there, and that an
+        object has too many properties, which it names after its bracket.
+
+        Raises:
+            GuidanceError: it has none, or a limit is met.
+        """
+        matcher = self._begin(inner)
+        allowed = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
+        matcher.push(int(allowed.argmax()))
+        if not matcher.finished:
+            matcher.mask()
 
     def _begin(self, inner: LLMatcher) -> "Matcher":
         tokens = 0 if self._tokens is None else self._tokens.vocab_size

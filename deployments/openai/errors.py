@@ -21,7 +21,7 @@ from engine.request import InvalidParam
 # Fields that hold what a person wrote: errors are logged, so they never repeat it.
 PRIVATE = frozenset({"messages", "prompt", "stop"})
 # How llguidance says that a limit on its work is met.
-_TOO_MUCH_WORK = re.compile(r"too (many|big|complex)\b|\bfuel\b", re.IGNORECASE)
+_TOO_MUCH_WORK = re.compile(r"too (many|big|complex)\b|\bfuel\b|\bmax is [0-9]", re.IGNORECASE)
 
 
 class ApiError(Exception):
