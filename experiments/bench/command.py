@@ -4,10 +4,10 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
-from experiments.bench import engine_speed, http_speed, router_speed, scheduler_speed
+from experiments.bench import engine_speed, gap_speed, http_speed, router_speed, scheduler_speed
 from experiments.bench.table import Row, as_markdown
 
-PARTS = ("scheduler", "router", "engine", "http")
+PARTS = ("scheduler", "router", "engine", "gap", "http")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,6 +30,8 @@ def _measure(args: argparse.Namespace) -> Iterator[Row]:
         yield from engine_speed.measure(
             args.model, args.dtypes, (1, 8, 32), args.threads, args.repeats
         )
+    if "gap" in args.only:
+        yield from gap_speed.measure(args.model, args.threads, args.repeats)
     if "http" in args.only:
         yield from http_speed.measure(args.model, args.repeats)
 
