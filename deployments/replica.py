@@ -70,6 +70,7 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         max_admission_preemptions=config.max_admission_preemptions,
         prefill_chunk=config.prefill_chunk,
         threads=config.threads_per_replica,
+        kernels=config.kernels,
         allow_variance=config.allow_variance,
     )
 

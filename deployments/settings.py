@@ -58,6 +58,13 @@ class ModelSettings(_Settings):
         description="CPU threads that a replica computes with. "
         "Default: the machine's cores but one, divided by `replicas`, at least 1.",
     )
+    kernels: Literal["auto", "native", "torch"] = Field(
+        default="auto",
+        description="What computes the model on a CPU: `native` are Tidegate's own kernels, "
+        "compiled on the machine when they are first needed (AVX-512, a C++20 compiler, models "
+        "of the Llama, Mistral and Qwen kinds), `torch` torch's; `auto` takes the former where "
+        "they can be used.",
+    )
     max_model_len: int | None = Field(
         default=None,
         ge=2,

@@ -2,29 +2,26 @@
 
 import hashlib
 import logging
-import platform
 import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import transformers
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+from engine.backend import KERNELS, Backend, choose_backend
 from engine.blocks import FreeListBlocks, blocks_for
 from engine.engine import Engine
 from engine.guides import Guides, LazyGuides
 from engine.kv_pool import KVPool, KVShape
-from engine.linear import Shape, Tiling, make_invariant
 from engine.loader import load_model, load_tokenizer, resolve
 from engine.memory import free_bytes, pool_bytes
 from engine.model_info import ModelInfo, model_info
 from engine.prefill import Chunked, PrefillPolicy, WholePrompt
 from engine.rank import SchedPolicy
 from engine.request import is_int, require
-from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.self_check import Variance, check_same_bits
@@ -55,6 +52,8 @@ class EngineConfig:
         max_admission_preemptions: times that one request makes way so.
         prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
         threads: CPU threads of the model; None leaves torch's choice.
+        kernels: ``native`` are this package's own in C++, ``torch`` torch's; ``auto`` takes
+            the former where they can be used.
         allow_variance: serve even if the start-up check finds that bits vary.
         debug: check the scheduler's books after every step, which costs time.
     """
@@ -74,6 +73,7 @@ class EngineConfig:
     max_admission_preemptions: int = 3
     prefill_chunk: int | None = 512
     threads: int | None = None
+    kernels: str = "auto"
     allow_variance: bool = False
     debug: bool = False
 
@@ -86,6 +86,7 @@ class EngineInfo:
         model: the model's shape.
         total_blocks, block_tokens: the pool.
         max_model_len: longest sequence in tokens.
+        kernels: ``native`` or ``torch``.
         fingerprint: digest of what decides an answer's bits; engines with the same one
             can go on with each other's answers.
     """
@@ -94,6 +95,7 @@ class EngineInfo:
     total_blocks: int
     block_tokens: int
     max_model_len: int
+    kernels: str
     fingerprint: str
 
 
@@ -125,11 +127,12 @@ def build_engine(
     device = _device(config.device)
     model = load_model(folder, config.dtype, device)
     tokenizer = load_tokenizer(folder)
-    tilings = make_invariant(model)
-    shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, model.dtype)
-    _check(model, shape, config, device, info.vocab_size)
+    backend = choose_backend(config.kernels, model, config.block_tokens)
+    del model  # the backend has it, or a copy
+    shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, backend.dtype)
+    _check(backend, shape, config, device, info.vocab_size)
     num_blocks = _num_blocks(config, shape, max_model_len, device)
-    runner = ModelRunner(model, KVPool(shape, num_blocks, config.block_tokens, device))
+    runner = backend.runner(KVPool(shape, num_blocks, config.block_tokens, device))
     scheduler = Scheduler(
         SchedulerConfig(
             max_seqs=config.max_num_seqs,
@@ -160,8 +163,14 @@ def build_engine(
         debug=config.debug,
         guides=guides,
     )
-    fingerprint = _fingerprint(info, model, device, tilings, runner.attention.decode_tile)
-    return engine, EngineInfo(info, num_blocks, config.block_tokens, max_model_len, fingerprint)
+    return engine, EngineInfo(
+        info,
+        num_blocks,
+        config.block_tokens,
+        max_model_len,
+        backend.name,
+        _fingerprint(info, backend),
+    )
 
 
 def _require_settings(config: EngineConfig) -> None:
@@ -181,6 +190,7 @@ def _require_settings(config: EngineConfig) -> None:
         require(value is None or is_int(value, 1), name, value, "an integer from 1")
     dtypes = ("auto", "float32", "bfloat16", "float16")
     require(config.dtype in dtypes, "dtype", config.dtype, f"one of {', '.join(dtypes)}")
+    require(config.kernels in KERNELS, "kernels", config.kernels, f"one of {', '.join(KERNELS)}")
 
 
 def _device(name: str) -> torch.device:
@@ -205,10 +215,10 @@ def _prefill_policy(config: EngineConfig) -> PrefillPolicy:
 
 
 def _check(
-    model: PreTrainedModel, shape: KVShape, config: EngineConfig, device: torch.device, vocab: int
+    backend: Backend, shape: KVShape, config: EngineConfig, device: torch.device, vocab: int
 ) -> None:
     try:
-        check_same_bits(lambda pool: ModelRunner(model, pool), shape, device, vocab)
+        check_same_bits(backend.runner, shape, device, vocab)
     except Variance as variance:
         if not config.allow_variance:
             raise
@@ -237,34 +247,13 @@ def _guides(tokenizer: PreTrainedTokenizerFast, info: ModelInfo) -> Guides:
     return GrammarGuides(tokenizer, info.vocab_size, info.eos_token_ids)
 
 
-def _fingerprint(
-    info: ModelInfo,
-    model: PreTrainedModel,
-    device: torch.device,
-    tilings: dict[Shape, Tiling],
-    decode_tile: int,
-) -> str:
+def _fingerprint(info: ModelInfo, backend: Backend) -> str:
     """Digest of all that decides bits: weights, dtype, device, kernels and their use."""
     parts = (
         info.revision,
-        str(model.dtype),
-        torch.__version__,
+        str(backend.dtype),
         transformers.__version__,
-        _processor(device),
-        torch.get_num_threads() if device.type == "cpu" else 0,
-        sorted(tilings.items()),
-        decode_tile,
+        backend.name,
+        backend.identity(),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _processor(device: torch.device) -> str:
-    """Two processors with the same instruction set may still be given different kernels."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    name = next((line for line in lines if line.startswith("model name")), platform.processor())
-    return f"{name} {torch.backends.cpu.get_cpu_capability()}"

@@ -17,7 +17,7 @@ from engine.guides import Guides, Matcher
 from engine.invariants import check_invariants
 from engine.live import Live, Read, prompt_tops
 from engine.request import FinishReason, InvalidParam, StepOutput, Token
-from engine.runner import ModelRunner
+from engine.runner import Runner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerStats
 from engine.start_limits import StartLimits
@@ -42,7 +42,7 @@ class Engine:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: ModelRunner,
+        runner: Runner,
         sampler: Sampler,
         token_bytes: TokenBytes,
         eos_token_ids: Sequence[int],

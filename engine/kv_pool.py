@@ -52,6 +52,19 @@ class KVPool:
         """Where the pool lies."""
         return self._data.device
 
+    @property
+    def address(self) -> int:
+        """Where the first layer begins in memory, for kernels with a layout of their own.
+
+        Such kernels may arrange a block of a layer as they like within its bytes.
+        """
+        return self._data.data_ptr()
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes from one layer to the next."""
+        return self._data.stride(0) * self._data.element_size()
+
     def clear(self, blocks: Tensor) -> None:
         """Zero whole blocks [n] in all layers."""
         self._data.index_fill_(1, blocks, 0)

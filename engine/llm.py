@@ -74,6 +74,7 @@ class LLM:
         aging_steps: int = 100,
         prefill_chunk: int | None = 512,
         threads: int | None = None,
+        kernels: str = "auto",
         allow_variance: bool = False,
     ) -> None:
         """Load a model; the arguments are those of :class:`engine.build.EngineConfig`.
@@ -96,6 +97,7 @@ class LLM:
             aging=aging_steps,
             prefill_chunk=prefill_chunk,
             threads=threads,
+            kernels=kernels,
             allow_variance=allow_variance,
         )
         self.tokenizer = load_tokenizer(resolve(model))

@@ -142,6 +142,34 @@ def _head_of(model: PreTrainedModel) -> PreTrainedModel:
     return head
 
 
+class Runner(Protocol):
+    """Computes steps over one pool of K and V.
+
+    Attributes:
+        pool: where K and V are kept.
+    """
+
+    pool: KVPool
+
+    def prepare(
+        self, plan: ScheduleOutput, sequences: Sequences, tops: Mapping[int, int] | None = None
+    ) -> Batch:
+        """Copy from the scheduler what a step needs; see :meth:`ModelRunner.prepare`."""
+        ...
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Compute a step's K and V and return [len(wanted), vocab] float32 logits."""
+        ...
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Compute a step's K and V and return the hidden states [rows, width] behind them."""
+        ...
+
+    def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+        """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
+        ...
+
+
 class ModelRunner:
     """Runs a transformers causal LM over paged K and V.
 

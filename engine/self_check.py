@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.attention.plan import QUERY_TILE, Segment
 from engine.kv_pool import KVPool, KVShape
-from engine.runner import Batch, ModelRunner
+from engine.runner import Batch, Runner
 
 COMPANY = (2, 3, 8, 33, 64)  # sizes of the batches that the probe row is put into
 _PROBE_LEN = QUERY_TILE + 7  # crosses a query tile, ends inside one
@@ -46,7 +46,7 @@ class _Probe:
     """A probe sequence, and neighbours, in a small pool of their own."""
 
     def __init__(
-        self, make_runner: Callable[[KVPool], ModelRunner], shape: KVShape, device: torch.device
+        self, make_runner: Callable[[KVPool], Runner], shape: KVShape, device: torch.device
     ) -> None:
         self._per_sequence = -(-(_PROBE_LEN + 1) // _BLOCK_TOKENS)
         blocks = self._per_sequence * max(COMPANY)
@@ -71,7 +71,7 @@ class _Probe:
 
 
 def check_same_bits(
-    make_runner: Callable[[KVPool], ModelRunner], shape: KVShape, device: torch.device, vocab: int
+    make_runner: Callable[[KVPool], Runner], shape: KVShape, device: torch.device, vocab: int
 ) -> None:
     """Compare a sequence alone and whole with the same one in chunks and in company.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.logits import SampleRow
 from engine.logprobs import token_logprobs
-from engine.runner import Batch, ModelRunner, Scored
+from engine.runner import Batch, Runner, Scored
 from engine.sampling import Sampler
 from engine.submission import TokenLogprobs
 
@@ -51,7 +51,7 @@ class StepResult:
 class StepExecutor:
     """Runs batches so that one bad sequence fails alone."""
 
-    def __init__(self, runner: ModelRunner, sampler: Sampler) -> None:
+    def __init__(self, runner: Runner, sampler: Sampler) -> None:
         self._runner = runner
         self._sampler = sampler
 

@@ -1,4 +1,4 @@
-"""Lab: drives a real Scheduler and a real ModelRunner, and keeps every row of logits."""
+"""Lab: drives a real Scheduler and a real Runner, and keeps every row of logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from engine.invariants import check_invariants
 from engine.logits import SampleRow
 from engine.prefill import PrefillPolicy, WholePrompt
 from engine.request import SamplingParams
-from engine.runner import ModelRunner
+from engine.runner import Runner
 from engine.sampling import Sampler
 from engine.scheduler import Request, Scheduler, SchedulerConfig, StepOutput, Token
 
@@ -48,7 +48,7 @@ class Run:
 
 
 def run(
-    runner: ModelRunner,
+    runner: Runner,
     jobs: Sequence[Job],
     num_blocks: int | None = None,
     prefill: PrefillPolicy | None = None,

@@ -2,12 +2,15 @@
 
 import re
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from llguidance import LLMatcher
 
+import engine.backend
 from engine.build import EngineConfig, EngineInfo, build_engine
 from engine.model_info import ModelNotFound
+from engine.native.library import NativeUnavailable
 from engine.request import FinishReason, InvalidParam, SamplingParams
 from engine.submission import StepReport, Submission
 from tests.engine.rig import Inbox
@@ -160,3 +163,19 @@ def test_a_setting_that_fits_no_model_is_refused_before_one_is_looked_for(
 def test_an_unknown_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="nowhere"):
         build(tmp_path / "nowhere")
+
+
+def test_kernels_that_cannot_be_used_are_refused_or_replaced(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop without a compiler serves all the same; who asked for them is told why not."""
+    monkeypatch.setattr(engine.backend, "load", _no_compiler)
+    assert build(tiny_model_dir, num_blocks=8).kernels == "torch"
+    with pytest.raises(InvalidParam, match=r"^kernels must be torch or auto here: there is no C"):
+        build(tiny_model_dir, num_blocks=8, kernels="native")
+    with pytest.raises(InvalidParam, match=r"^kernels must be one of auto, native, torch"):
+        build(tiny_model_dir, kernels="avx")
+
+
+def _no_compiler() -> NoReturn:
+    raise NativeUnavailable("there is no C++ compiler")

@@ -4,35 +4,56 @@ Every comparison is exact, of tokens and of logits, in both dtypes.
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from engine.backend import Backend, choose_backend
 from engine.kv_pool import KVPool, KVShape
-from engine.linear import make_invariant
 from engine.loader import load_model
 from engine.model_info import model_info
 from engine.prefill import Chunked
 from engine.request import SamplingParams
-from engine.runner import ModelRunner
+from engine.runner import ModelRunner, Runner
 from engine.self_check import Variance, check_same_bits
 from tests.engine.lab import GREEDY, Answer, Job, run, same_bits
+from tests.engine.native.small import library
 
 BLOCK = 16
+DTYPES = ("bfloat16", "float32")
+CPU = torch.device("cpu")
+VOCAB = 49_152
 SEEDED = SamplingParams(
     temperature=1.0, top_p=0.9, top_k=200, min_p=0.01, frequency_penalty=1.0, presence_penalty=0.5
 )
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "float32"])
-def runner(request: pytest.FixtureRequest, demo_model_dir: Path) -> ModelRunner:
+@pytest.fixture(
+    scope="module",
+    params=[(kernels, dtype) for kernels in ("native", "torch") for dtype in DTYPES],
+    ids=lambda param: "-".join(param),
+)
+def backend(request: pytest.FixtureRequest, demo_model_dir: Path) -> Iterator[Backend]:
+    kernels, dtype = request.param
+    if kernels == "native":
+        library()
+    threads = torch.get_num_threads()
+    yield choose_backend(kernels, load_model(demo_model_dir, dtype), BLOCK)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def shape(backend: Backend, demo_model_dir: Path) -> KVShape:
     info = model_info(demo_model_dir)
-    model = load_model(demo_model_dir, request.param)
-    make_invariant(model)
-    shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, model.dtype)
-    return ModelRunner(model, KVPool(shape, 400, BLOCK, torch.device("cpu")))
+    return KVShape(info.num_layers, info.num_kv_heads, info.head_dim, backend.dtype)
+
+
+@pytest.fixture(scope="module")
+def runner(backend: Backend, shape: KVShape) -> Runner:
+    return backend.runner(KVPool(shape, 400, BLOCK, CPU))
 
 
 def jobs(count: int, seed: int) -> list[Job]:
@@ -51,7 +72,7 @@ def jobs(count: int, seed: int) -> list[Job]:
 
 
 @pytest.fixture(scope="module")
-def alone(runner: ModelRunner) -> tuple[list[Job], list[Answer]]:
+def alone(runner: Runner) -> tuple[list[Job], list[Answer]]:
     """33 requests, each run by itself."""
     requests = jobs(33, seed=1)
     return requests, [run(runner, [job]).answers[0] for job in requests]
@@ -59,7 +80,7 @@ def alone(runner: ModelRunner) -> tuple[list[Job], list[Answer]]:
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8, 16, 17, 32, 33])
 def test_batched_equals_alone(
-    runner: ModelRunner, alone: tuple[list[Job], list[Answer]], count: int
+    runner: Runner, alone: tuple[list[Job], list[Answer]], count: int
 ) -> None:
     requests, answers = alone
     together = run(runner, requests[:count]).answers
@@ -67,7 +88,7 @@ def test_batched_equals_alone(
         assert same_bits(a, b), f"request {i} of {count}"
 
 
-def test_chunked_equals_whole(runner: ModelRunner, alone: tuple[list[Job], list[Answer]]) -> None:
+def test_chunked_equals_whole(runner: Runner, alone: tuple[list[Job], list[Answer]]) -> None:
     requests, answers = alone
     for chunk, budget in ((7, 64), (64, 100)):
         cut = run(runner, requests[:9], prefill=Chunked(chunk), max_batch_tokens=budget).answers
@@ -75,7 +96,7 @@ def test_chunked_equals_whole(runner: ModelRunner, alone: tuple[list[Job], list[
             assert same_bits(a, b), f"request {i} in chunks of {chunk}"
 
 
-def test_preemption_recomputes_and_keeps_outputs(runner: ModelRunner) -> None:
+def test_preemption_recomputes_and_keeps_outputs(runner: Runner) -> None:
     """vllm PR#19940: a pool so small that it preempts gives the tokens of a roomy one."""
     rng = random.Random(7)
     requests = [
@@ -97,7 +118,7 @@ def test_preemption_recomputes_and_keeps_outputs(runner: ModelRunner) -> None:
 
 @pytest.mark.parametrize(("seats", "num_blocks"), [(3, None), (64, 9)], ids=["seats", "blocks"])
 def test_admission_preemption_keeps_outputs(
-    runner: ModelRunner, seats: int, num_blocks: int | None
+    runner: Runner, seats: int, num_blocks: int | None
 ) -> None:
     """Whoever made way for an urgent newcomer says what it would have said, to the bit."""
     rng = random.Random(8)
@@ -121,13 +142,14 @@ def test_admission_preemption_keeps_outputs(
         assert same_bits(a, b), f"request {i}"
 
 
-def test_the_self_check_passes_here_and_sees_a_linear_that_is_not_invariant(
-    runner: ModelRunner, demo_model_dir: Path
-) -> None:
+def test_the_self_check_passes_here(backend: Backend, shape: KVShape) -> None:
+    check_same_bits(backend.runner, shape, CPU, VOCAB)
+
+
+def test_the_self_check_sees_a_linear_that_is_not_invariant(demo_model_dir: Path) -> None:
     """Without it a machine whose kernels differ would serve answers that depend on load."""
-    shape, cpu, vocab = runner.pool.shape, torch.device("cpu"), 49_152
-    check_same_bits(lambda pool: ModelRunner(runner._model, pool), shape, cpu, vocab)
-    if shape.dtype == torch.float32:
-        plain = load_model(demo_model_dir, "float32")
-        with pytest.raises(Variance, match="does not keep the same bits"):
-            check_same_bits(lambda pool: ModelRunner(plain, pool), shape, cpu, vocab)
+    info = model_info(demo_model_dir)
+    shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, torch.float32)
+    plain = load_model(demo_model_dir, "float32")
+    with pytest.raises(Variance, match="does not keep the same bits"):
+        check_same_bits(lambda pool: ModelRunner(plain, pool), shape, CPU, VOCAB)

@@ -1,0 +1,132 @@
+// The library's interface: plain C, so that it needs neither Python's headers nor torch's.
+//
+// Functions return nullptr or false when memory ran out. A decoder is for one caller at a time.
+#include <new>
+
+#include "decoder.h"
+
+namespace {
+
+using namespace tidegate;
+
+// Which tensor of a layer is set; the same numbers as in decoder.py.
+enum Part : int32_t { Q, K, V, OUT, GATE, UP, DOWN, NORM_IN, NORM_MLP, NORM_Q, NORM_K };
+
+class AnyDecoder {
+  public:
+    virtual ~AnyDecoder() = default;
+    virtual void set(int layer, int part, const void* weight, const float* bias) = 0;
+    virtual void set_ends(const void* embedding, const void* head, const float* bias,
+                          const float* norm, const float* cos, const float* sin) = 0;
+    virtual void hidden(void* pool, int64_t layer_bytes, const Step& step, void* out) = 0;
+    virtual void logits(const void* hidden, const int32_t* rows, int count, float* out) = 0;
+};
+
+template <class E>
+class DecoderOf : public AnyDecoder {
+  public:
+    DecoderOf(const Shape& shape, int threads) : decoder_(shape, threads) {}
+
+    void set(int index, int part, const void* weight, const float* bias) override {
+        const Shape& s = decoder_.shape();
+        Layer<E>& layer = decoder_.layer(index);
+        const int q = s.query_heads * s.dim, k = s.heads * s.dim;
+        const auto same = [](int i) { return i; };
+        switch (part) {
+            case Q: return fill(layer.qkv, q, s.hidden, weight, bias, same);
+            case K: return fill(layer.qkv, k, s.hidden, weight, bias, [=](int i) { return q + i; });
+            case V:
+                return fill(layer.qkv, k, s.hidden, weight, bias, [=](int i) { return q + k + i; });
+            case OUT: return fill(layer.out, s.hidden, q, weight, bias, same);
+            case GATE: return fill(layer.gate_up, s.inner, s.hidden, weight, bias, Layer<E>::gate_column);
+            case UP: return fill(layer.gate_up, s.inner, s.hidden, weight, bias, Layer<E>::up_column);
+            case DOWN: return fill(layer.down, s.hidden, s.inner, weight, bias, same);
+            case NORM_IN: return copy(layer.norm_in, weight, s.hidden);
+            case NORM_MLP: return copy(layer.norm_mlp, weight, s.hidden);
+            case NORM_Q: return copy(layer.norm_q, weight, s.dim);
+            case NORM_K: return copy(layer.norm_k, weight, s.dim);
+        }
+    }
+
+    void set_ends(const void* embedding, const void* head, const float* bias, const float* norm,
+                  const float* cos, const float* sin) override {
+        const Shape& s = decoder_.shape();
+        const auto* from = static_cast<const typename E::Storage*>(embedding);
+        decoder_.embedding.assign(from, from + static_cast<size_t>(s.vocab) * s.hidden);
+        fill(decoder_.head(), s.vocab, s.hidden, head, bias, [](int i) { return i; });
+        copy(decoder_.norm_out, norm, s.hidden);
+        copy(decoder_.cos, cos, static_cast<size_t>(s.positions) * s.dim / 2);
+        copy(decoder_.sin, sin, static_cast<size_t>(s.positions) * s.dim / 2);
+    }
+
+    void hidden(void* pool, int64_t layer_bytes, const Step& step, void* out) override {
+        decoder_.hidden(pool, layer_bytes, step, static_cast<typename E::Storage*>(out));
+    }
+
+    void logits(const void* hidden, const int32_t* rows, int count, float* out) override {
+        decoder_.logits(static_cast<const typename E::Storage*>(hidden), rows, count, out);
+    }
+
+  private:
+    template <class Column>
+    static void fill(Linear<E>& linear, int outputs, int inputs, const void* weight,
+                     const float* bias, const Column& column) {
+        const auto* row = static_cast<const typename E::Storage*>(weight);
+        for (int i = 0; i < outputs; ++i, row += inputs)
+            linear.set(column(i), row, bias == nullptr ? 0.0f : bias[i]);
+    }
+    static void copy(std::vector<float>& to, const void* from, size_t count) {
+        to.assign(static_cast<const float*>(from), static_cast<const float*>(from) + count);
+    }
+
+    Decoder<E> decoder_;
+};
+
+template <class Work>
+bool succeeds(const Work& work) {
+    try {
+        work();
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+AnyDecoder* tidegate_decoder(const Shape* shape, bool bfloat16, int threads) {
+    AnyDecoder* made = nullptr;
+    succeeds([&] {
+        if (bfloat16)
+            made = new DecoderOf<BFloat16>(*shape, threads);
+        else
+            made = new DecoderOf<Float32>(*shape, threads);
+    });
+    return made;
+}
+
+void tidegate_free(AnyDecoder* decoder) { delete decoder; }
+
+// weight: [outputs][inputs] of the decoder's element type, float32 for a norm; bias: float32
+// or nullptr.
+void tidegate_set(AnyDecoder* decoder, int layer, int part, const void* weight, const float* bias) {
+    decoder->set(layer, part, weight, bias);
+}
+
+bool tidegate_set_ends(AnyDecoder* decoder, const void* embedding, const void* head,
+                       const float* bias, const float* norm, const float* cos, const float* sin) {
+    return succeeds([&] { decoder->set_ends(embedding, head, bias, norm, cos, sin); });
+}
+
+bool tidegate_hidden(AnyDecoder* decoder, void* pool, int64_t layer_bytes, const Step* step,
+                     void* out) {
+    return succeeds([&] { decoder->hidden(pool, layer_bytes, *step, out); });
+}
+
+bool tidegate_logits(AnyDecoder* decoder, const void* hidden, const int32_t* rows, int count,
+                     float* out) {
+    return succeeds([&] { decoder->logits(hidden, rows, count, out); });
+}
+}

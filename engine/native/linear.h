@@ -1,0 +1,102 @@
+// Linear: y = x W^T + b over a weight that is packed into panels once.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "product.h"
+#include "team.h"
+
+namespace tidegate {
+
+struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+};
+template <class T>
+using Buffer = std::unique_ptr<T[], Free>;
+
+template <class T>
+Buffer<T> allocate(size_t count) {
+    const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+    void* memory = std::aligned_alloc(64, bytes ? bytes : 64);
+    if (memory == nullptr) throw std::bad_alloc();
+    return Buffer<T>(static_cast<T*>(memory));
+}
+
+// Rows [count][words] of activations.
+struct Rows {
+    const Word* data;
+    int count;
+    int words;
+};
+
+template <class E>
+class Linear {
+  public:
+    // Room for the outputs of one or more weights, all zero at first; inputs are a whole
+    // number of words.
+    Linear(int columns, int inputs)
+        : panels_((columns + LANES - 1) / LANES),
+          words_(inputs / E::PER_WORD),
+          data_(allocate<Word>(static_cast<size_t>(panels_) * words_ * LANES)),
+          bias_(static_cast<size_t>(panels_) * LANES, 0.0f) {
+        std::memset(data_.get(), 0, static_cast<size_t>(panels_) * words_ * LANES * sizeof(Word));
+    }
+
+    int panels() const { return panels_; }
+    int words() const { return words_; }
+
+    // Put output `column` here: one row of the weight, and its bias.
+    void set(int column, const typename E::Storage* weight, float bias) {
+        Word* panel = data_.get() + static_cast<size_t>(column / LANES) * words_ * LANES;
+        for (int k = 0; k < words_; ++k)
+            std::memcpy(&panel[k * LANES + column % LANES], weight + k * E::PER_WORD, sizeof(Word));
+        bias_[column] = bias;
+    }
+
+    // Call done(first_row, rows, first_panel, panels, tile) for each tile of x W^T + b.
+    template <class Done>
+    void run(Team& team, const Rows& x, const Done& done) const {
+        const int groups = (panels_ + TILE_PANELS - 1) / TILE_PANELS;
+        const int blocks = (x.count + BLOCK_ROWS - 1) / BLOCK_ROWS;
+        team.run(groups * blocks, [&](int task, int) {
+            // Tasks that run side by side share rows and differ in panels.
+            const int first_panel = task % groups * TILE_PANELS;
+            const int panels = std::min(TILE_PANELS, panels_ - first_panel);
+            const int begin = task / groups * BLOCK_ROWS;
+            const int end = std::min(begin + BLOCK_ROWS, x.count);
+            const Word* panel[TILE_PANELS];
+            for (int p = 0; p < panels; ++p)
+                panel[p] = data_.get() + static_cast<size_t>(first_panel + p) * words_ * LANES;
+            const int height = tile_height(end - begin);
+            for (int r = begin; r < end; r += height) {
+                const int rows = std::min(height, end - r);
+                const Word* row[TILE_ROWS];
+                for (int i = 0; i < rows; ++i)
+                    row[i] = x.data + static_cast<size_t>(r + i) * words_;
+                Tile tile;
+                multiply<E>(row, rows, panel, panels, words_, tile);
+                for (int i = 0; i < rows; ++i)
+                    for (int p = 0; p < panels; ++p) {
+                        float* at = &tile.at[i][p * LANES];
+                        const float* bias = &bias_[(first_panel + p) * LANES];
+                        _mm512_store_ps(at, _mm512_add_ps(_mm512_load_ps(at), _mm512_loadu_ps(bias)));
+                    }
+                done(r, rows, first_panel, panels, tile);
+            }
+        });
+    }
+
+  private:
+    // Rows that a task takes: their activations stay in the second-level cache.
+    static constexpr int BLOCK_ROWS = 96;
+
+    int panels_;
+    int words_;
+    Buffer<Word> data_;
+    std::vector<float> bias_;
+};
+
+}  // namespace tidegate

@@ -1,0 +1,136 @@
+"""engine.native.runner: a row's bits follow from its tokens, whatever it is computed with."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from engine.native.runner import NativeRunner
+from engine.runner import Batch
+from tests.engine.native.small import (
+    BLOCKS,
+    KINDS,
+    SIZES,
+    VOCAB,
+    logits,
+    native,
+    random_model,
+    segment,
+)
+
+LENGTH = 150  # crosses tiles of 64 keys, ends inside one
+SHAPES = [  # head size, query heads, key and value heads, block size
+    (16, 6, 2, 16),
+    (32, 4, 4, 32),
+    (64, 9, 3, 16),
+    (80, 8, 1, 48),
+    (128, 14, 2, 16),
+]
+
+
+def runner(shape: tuple[int, int, int, int], dtype: torch.dtype, threads: int = 2) -> NativeRunner:
+    dim, query_heads, heads, block = shape
+    config = LlamaConfig(
+        **{
+            **SIZES,
+            "head_dim": dim,
+            "hidden_size": 6 * query_heads,
+            "num_attention_heads": query_heads,
+            "num_key_value_heads": heads,
+        }
+    )
+    return native(random_model(config, dtype), sequences=9, block_tokens=block, threads=threads)
+
+
+def tokens(sequence: int) -> list[int]:
+    return random.Random(sequence).choices(range(VOCAB), k=LENGTH)
+
+
+def in_chunks(runner: NativeRunner, seed: int, most: int, company: int) -> Tensor:
+    """Sequence 0 in random chunks, each beside chunks and decodes of others."""
+    rng = random.Random(seed)
+    own, rows, start = tokens(0), [], 0
+    done = [0] * (company + 1)
+    while start < LENGTH:
+        length = min(rng.randint(1, most), LENGTH - start)
+        parts = [(0, start, own[start : start + length])]
+        for other in range(1, company + 1):
+            part = min(rng.choice([1, 1, rng.randint(1, most)]), LENGTH - done[other])
+            if part:
+                begin = done[other]
+                parts.append((other, begin, tokens(other)[begin : begin + part]))
+                done[other] += part
+        at = rng.randrange(len(parts))
+        parts[0], parts[at] = parts[at], parts[0]
+        rows.append(logits(runner, parts)[at])
+        start += length
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_chunks_decodes_and_company_change_no_bit(
+    shape: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    one = runner(shape, dtype)
+    (whole,) = logits(one, [(0, 0, tokens(0))])
+    for seed, (most, company) in enumerate([(1, 0), (1, 8), (9, 3), (70, 8)]):
+        assert torch.equal(in_chunks(one, seed, most, company), whole), (most, company)
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    """A stream is resumed on any replica with the same kernels, however many cores it has."""
+    found = [
+        logits(runner(SHAPES[2], torch.bfloat16, threads), [(0, 0, tokens(0)), (1, 0, [5])])
+        for threads in (1, 2, 5)
+    ]
+    for others in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_what_an_earlier_owner_left_in_a_block_reaches_nobody(dtype: torch.dtype) -> None:
+    """One value that is no number would make the next owner's answer nonsense."""
+    fresh, used = runner(SHAPES[2], dtype), runner(SHAPES[2], dtype)
+    used.pool._data.fill_(float("nan"))
+    for start in (0, 100):
+        part = tokens(0)[start : start + 100]
+        assert torch.equal(
+            logits(used, [(0, start, part)])[0], logits(fresh, [(0, start, part)])[0]
+        )
+
+
+def test_a_row_that_is_no_number_is_seen_and_fails_alone() -> None:
+    """It must end its own request with an error, not with a token."""
+    model = random_model(KINDS["llama"])
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = float("nan")
+    one = native(model, sequences=2)
+    good, bad = logits(one, [(0, 0, [1, 2, 3]), (1, 0, [1, 7])])
+    assert good.isfinite().all()
+    assert bad[0].isfinite().all()
+    assert bad[1].isnan().all()
+
+
+def test_scores_of_any_rows_are_those_of_all_rows() -> None:
+    one = native(random_model(KINDS["llama"]), sequences=9)
+    (everywhere,) = logits(one, [(0, 0, tokens(0))])
+    hidden = one.hidden(Batch(tokens(0), [segment(0, 0, LENGTH)], []))
+    for rows in ([LENGTH - 1], [5, 4, 3], list(range(64))):
+        assert torch.equal(one.logits(hidden, rows), everywhere[rows])
+
+
+@pytest.mark.parametrize("token", [-1, VOCAB])
+def test_a_token_that_is_none_is_an_error(token: int) -> None:
+    """It would read memory that is not the model's."""
+    with pytest.raises(IndexError, match=f"from 0 to {VOCAB - 1}"):
+        logits(native(random_model(KINDS["llama"])), [(0, 0, [1, token])])
+
+
+def test_a_position_without_an_angle_is_an_error() -> None:
+    one = native(random_model(KINDS["llama"]), block_tokens=48)
+    assert BLOCKS * 48 > 512
+    with pytest.raises(IndexError, match="from 0 to 511"):
+        logits(one, [(0, 512, [1])])
