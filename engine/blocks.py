@@ -8,7 +8,7 @@ handed out from a free list or found again by their content.
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.request import is_int, require
 
@@ -26,6 +26,21 @@ class Allocation:
     """
 
     cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a prefix cache knows of a request's tokens before it has a table.
+
+    Attributes:
+        tokens: leading tokens whose K and V would be there.
+        held: the blocks of those that others hold: they would cost nothing.
+        coming: most of what is left is being computed for another request, and will be found.
+    """
+
+    tokens: int = 0
+    held: tuple[int, ...] = ()
+    coming: bool = False
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
@@ -73,6 +88,35 @@ class BlockSpace(Protocol):
 
     def block_table(self, id: int) -> Sequence[int]:
         """Return the block ids of ``id`` in the order of its tokens; not to be changed."""
+        ...
+
+
+@runtime_checkable
+class PrefixCache(BlockSpace, Protocol):
+    """A BlockSpace in which one request can find what another one has computed."""
+
+    def allocate(
+        self, id: int, tokens: Sequence[int], salt: bytes = b"", reuse: bool = True
+    ) -> Allocation:
+        """As BlockSpace, and let the table begin with blocks that hold ``tokens`` already.
+
+        Args:
+            id: the request.
+            tokens: all that it has so far; the last one is always left to compute.
+            salt: requests with different salts find nothing of each other.
+            reuse: if false nothing is found, and all is computed; others may find it later.
+
+        Raises:
+            NoCapacity: too few blocks are free; ``id`` holds nothing.
+        """
+        ...
+
+    def look_up(self, tokens: Sequence[int], salt: bytes = b"") -> Found:
+        """Say what ``allocate`` would find now; nothing is changed."""
+        ...
+
+    def computed(self, id: int, tokens: Sequence[int], upto: int) -> None:
+        """Let others find the full blocks of ``id``, whose first ``upto`` tokens have K and V."""
         ...
 
 

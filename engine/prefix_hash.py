@@ -18,19 +18,59 @@ NAME_BYTES: Final = 16
 """Bytes of a name."""
 
 
+def salt_of(*parts: str) -> bytes:
+    """Return the salt of a request from what it must share with whom it may share blocks.
+
+    Args:
+        parts: each as it is; an empty one differs from any other. All empty is no salt.
+    """
+    if not any(parts):
+        return b""
+    texts = [part.encode() for part in parts]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+
+
 def root(salt: bytes = b"") -> bytes:
     """Return the name of "no tokens yet" under a salt; other salts share no names."""
     return blake2b(salt, digest_size=NAME_BYTES, person=b"prefix root").digest()
 
 
-def name_after(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """Return the name of a full block.
+def names_after(parent: bytes, tokens: Sequence[int], block_tokens: int) -> list[bytes]:
+    """Return the names of the full blocks that ``tokens`` make up.
 
     Args:
-        parent: name of the block before it, or the root.
-        tokens: all that the block holds.
+        parent: name of the block before them, or the root.
+        tokens: token ids from 0 to 2**63 - 1; what is left over has no name.
+        block_tokens: tokens in a block.
     """
-    return blake2b(parent + array("q", tokens).tobytes(), digest_size=NAME_BYTES).digest()
+    names: list[bytes] = []
+    data, size = array("q", tokens).tobytes(), 8 * block_tokens
+    for end in range(size, len(data) + 1, size):
+        parent = blake2b(parent + data[end - size : end], digest_size=NAME_BYTES).digest()
+        names.append(parent)
+    return names
+
+
+class LastNames:
+    """Names of the tokens that were asked about last, which are often asked about again.
+
+    The head of a queue is looked up in every step until it fits. To compare its tokens costs
+    a small part of hashing them.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._salt = b""
+        self._tokens: list[int] = []
+        self._names = [root()]
+
+    def of(self, tokens: Sequence[int], salt: bytes) -> Sequence[bytes]:
+        """Return the root and the name of each full block of ``tokens``."""
+        if salt != self._salt or self._tokens != tokens:
+            start = root(salt)
+            self._names = [start, *names_after(start, tokens, self._block_tokens)]
+            self._salt, self._tokens = salt, list(tokens)
+        return self._names
 
 
 def hint(name: bytes) -> int:
@@ -46,9 +86,4 @@ def chain(tokens: Sequence[int], block_tokens: int, salt: bytes = b"") -> list[i
         block_tokens: tokens in a block.
         salt: as the request has it.
     """
-    hints: list[int] = []
-    name = root(salt)
-    for begin in range(0, len(tokens) - block_tokens + 1, block_tokens):
-        name = name_after(name, tokens[begin : begin + block_tokens])
-        hints.append(hint(name))
-    return hints
+    return [hint(name) for name in names_after(root(salt), tokens, block_tokens)]
