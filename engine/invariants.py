@@ -3,7 +3,8 @@
 The check walks every block table, so it is not for the step loop of a server.
 """
 
-from engine.blocks import blocks_for
+from engine.blocks import PrefixCache, blocks_for
+from engine.prefix_cache import BlockManager
 from engine.scheduler import Scheduler
 
 
@@ -11,18 +12,26 @@ class InvariantBroken(Exception):
     """The scheduler's books do not add up; its message says where."""
 
 
-def check_invariants(scheduler: Scheduler, cached_blocks: int = 0, shared: bool = False) -> None:
+def check_invariants(
+    scheduler: Scheduler, cached_blocks: int = 0, shared: bool | None = None
+) -> None:
     """Check that no block is lost or held twice and no request without room.
 
     Args:
         scheduler: between two calls.
-        cached_blocks: blocks that are neither free nor in a table, kept for their content.
-        shared: whether one block may stand in several tables.
+        cached_blocks: blocks that are neither free nor in a table, kept for their content; a
+            BlockManager counts those as free.
+        shared: whether one block may stand in several tables; None: if there is a prefix cache.
 
     Raises:
         InvariantBroken: with what was found.
+        BooksBroken: by a BlockManager.
     """
     blocks, stats = scheduler.blocks, scheduler.stats()
+    if isinstance(blocks, BlockManager):
+        blocks.audit()
+    if shared is None:
+        shared = isinstance(blocks, PrefixCache)
     held: set[int] = set()
     places = 0
     for id in scheduler.running():

@@ -48,6 +48,8 @@ class RequestState:
         seated: it is in the running list, else in the waiting queue (or gone).
         preempted: it ran before, so the queue's limit does not count it.
         admission_preemptions: how often it made way for a newcomer.
+        salt, skip_cache: as in Request.
+        cached: tokens that a cache held when it was first seated.
     """
 
     id: int
@@ -61,6 +63,9 @@ class RequestState:
     seated: bool = False
     preempted: bool = False
     admission_preemptions: int = 0
+    salt: bytes = b""
+    skip_cache: bool = False
+    cached: int = 0
 
 
 @dataclass(slots=True)

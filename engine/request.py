@@ -248,6 +248,8 @@ class Request:
         arrival: tick of the first arrival, in the scheduler's clock; None takes the
             clock's tick when the request is added.
         generated: tokens already produced elsewhere, which this request goes on from.
+        salt: requests with different salts share no cached blocks.
+        skip_cache: compute all tokens, also where a cache holds their K and V.
     """
 
     prompt: list[int]
@@ -255,6 +257,8 @@ class Request:
     priority: int = 0
     arrival: int | None = None
     generated: list[int] = field(default_factory=list)
+    salt: bytes = b""
+    skip_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ Invariants between calls:
 from bisect import bisect_left, insort
 from operator import attrgetter
 
-from engine.blocks import BlockSpace, blocks_for
+from engine.blocks import Allocation, BlockSpace, Found, PrefixCache, blocks_for
 from engine.plan import RequestState
 from engine.waiting import WaitingQueue
 
+_NOTHING = Found()
 _by_rank = attrgetter("rank")
 
 
@@ -26,6 +27,8 @@ class Roster:
         fresh: waiting ones that never ran.
         preemptions: how often a running one was put back into the queue.
         admission_preemptions: how often that was to make way for a newcomer.
+        queried_tokens: tokens that were looked for in a prefix cache, at first seatings.
+        found_tokens: those of them whose K and V were there.
     """
 
     def __init__(self, blocks: BlockSpace) -> None:
@@ -36,7 +39,10 @@ class Roster:
         self.fresh = 0
         self.preemptions = 0
         self.admission_preemptions = 0
+        self.queried_tokens = 0
+        self.found_tokens = 0
         self._blocks = blocks
+        self._cache = blocks if isinstance(blocks, PrefixCache) else None
         self._queue = WaitingQueue()
 
     @property
@@ -64,6 +70,12 @@ class Roster:
             self._queue.discard(id)
             self._count(state, -1)
 
+    def look_up(self, state: RequestState) -> Found:
+        """Return what a prefix cache, if there is one, would give a waiting request."""
+        if self._cache is None or state.skip_cache:
+            return _NOTHING
+        return self._cache.look_up(state.tokens, state.salt)
+
     def seat_head(self) -> None:
         """Move the highest-ranked waiting request to the running ones.
 
@@ -71,13 +83,22 @@ class Roster:
             NoCapacity: too few blocks are free for its tokens; it goes on waiting.
         """
         state = self.states[self._queue.peek()]
-        allocation = self._blocks.allocate(state.id, state.tokens)
+        allocation = self._allocate(state)
         self._queue.pop()
         self._count(state, -1)
         # Whatever a cache holds, one token is left to compute: its logits are needed.
         state.computed = min(allocation.cached_tokens, len(state.tokens) - 1)
+        if self._cache is not None and not (state.preempted or state.skip_cache):
+            state.cached = state.computed
+            self.queried_tokens += len(state.tokens)
+            self.found_tokens += state.computed
         state.seated = True
         insort(self.running, state, key=_by_rank)
+
+    def computed(self, state: RequestState) -> None:
+        """Let others find what has been computed of a running request."""
+        if self._cache is not None:
+            self._cache.computed(state.id, state.tokens, state.computed)
 
     def preempt(self, state: RequestState) -> None:
         """Put a running request back into the queue, with nothing computed."""
@@ -93,6 +114,11 @@ class Roster:
         self.preempt(state)
         state.admission_preemptions += 1
         self.admission_preemptions += 1
+
+    def _allocate(self, state: RequestState) -> Allocation:
+        if self._cache is None:
+            return self._blocks.allocate(state.id, state.tokens)
+        return self._cache.allocate(state.id, state.tokens, state.salt, not state.skip_cache)
 
     def _enqueue(self, state: RequestState) -> None:
         self._queue.push(state.rank, state.id)

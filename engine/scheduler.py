@@ -22,7 +22,7 @@ Not thread-safe: whoever drives it serialises the calls.
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.admission import sequence_limit
-from engine.blocks import BlockSpace, NoCapacity
+from engine.blocks import BlockSpace, Found, NoCapacity
 from engine.plan import Chunk, Plan, RequestState, ScheduleOutput
 from engine.prefill import PrefillPolicy, WholePrompt
 from engine.rank import SchedPolicy, rank_of
@@ -108,8 +108,9 @@ class Scheduler:
         arrival = self._clock() if request.arrival is None else request.arrival
         rank = rank_of(config.policy, config.aging_steps, request.priority, arrival, id)
         tokens = [*request.prompt, *request.generated]
-        prompt_len = len(request.prompt)
-        self._roster.join(RequestState(id, rank, tokens, prompt_len, end, request.priority))
+        state = RequestState(id, rank, tokens, len(request.prompt), end, request.priority)
+        state.salt, state.skip_cache = request.salt, request.skip_cache
+        self._roster.join(state)
         return id
 
     def check(self, request: Request) -> int:
@@ -197,6 +198,14 @@ class Scheduler:
         """
         return self._roster.states[id].prompt_len
 
+    def cached_tokens(self, id: int) -> int:
+        """Return how many tokens a cache held of an unfinished request when it first ran.
+
+        Raises:
+            KeyError: the request is unknown or has ended.
+        """
+        return self._roster.states[id].cached
+
     def running(self) -> list[int]:
         """Return the ids of the requests that hold blocks, highest rank first."""
         return [state.id for state in self._roster.running]
@@ -226,6 +235,8 @@ class Scheduler:
             admission_preemptions=roster.admission_preemptions,
             recomputed_tokens=self._recomputed,
             steps=self._steps,
+            queried_tokens=roster.queried_tokens,
+            found_tokens=roster.found_tokens,
         )
 
     # ---- the three phases -----------------------------------------------------------
@@ -274,7 +285,7 @@ class Scheduler:
             Whether all of them moved; if not, nobody may be admitted past them.
         """
         for state in prefilling:
-            length = self._granted(state, plan)
+            length = self._granted(state, plan, state.computed)
             if length == 0:
                 return False
             plan.add_chunk(state, length)
@@ -287,23 +298,26 @@ class Scheduler:
             The plan, or a new one if requests that it would have computed made way.
         """
         while (state := self._roster.head()) is not None:
-            if self._admitted(state, plan):
-                # Asked again, since a cache hit leaves less to compute. A policy that grants
-                # nothing now leaves a prefill in progress for the next step.
-                length = self._granted(state, plan)
+            found = self._roster.look_up(state)
+            if found.coming:
+                # Cheaper than to compute it as well; and no newcomer may pass the head.
+                return plan
+            if self._admitted(state, plan, found):
+                # A policy that grants nothing now leaves a prefill in progress for the next step.
+                length = self._granted(state, plan, state.computed)
                 if length == 0:
                     return plan
                 plan.add_chunk(state, length)
-            elif (lighter := self._make_way(state, plan)) is not None:
+            elif (lighter := self._make_way(state, plan, found)) is not None:
                 plan = lighter
             else:
                 return plan
         return plan
 
-    def _admitted(self, state: RequestState, plan: Plan) -> bool:
+    def _admitted(self, state: RequestState, plan: Plan, found: Found) -> bool:
         """Seat the head of the queue, if seats, budget and blocks allow."""
         full = len(self._roster.running) >= self.config.max_seqs
-        if full or self._granted(state, plan) == 0:
+        if full or self._granted(state, plan, found.tokens) == 0:
             return False
         try:
             self._roster.seat_head()
@@ -311,7 +325,7 @@ class Scheduler:
             return False
         return True
 
-    def _make_way(self, newcomer: RequestState, plan: Plan) -> Plan | None:
+    def _make_way(self, newcomer: RequestState, plan: Plan, found: Found) -> Plan | None:
         """Preempt the tail for the head of the queue, if that lets it start in this step.
 
         By now all who rank higher have what they need of this step, so what a newcomer
@@ -320,21 +334,22 @@ class Scheduler:
         Returns:
             The plan without the victims, None if there are none.
         """
-        victims = choose_victims(newcomer, self._roster.running, self.blocks, self.config)
+        running = self._roster.running
+        victims = choose_victims(newcomer, running, self.blocks, self.config, found.held)
         if not victims:
             return None
         lighter = plan.without(victims)
-        if self._granted(newcomer, lighter) == 0:
+        if self._granted(newcomer, lighter, found.tokens) == 0:
             return None
         for victim in victims:
             self._roster.make_way(victim)
             lighter.preempted.append(victim.id)
         return lighter
 
-    def _granted(self, state: RequestState, plan: Plan) -> int:
+    def _granted(self, state: RequestState, plan: Plan, computed: int) -> int:
         if plan.budget <= 0:
             return 0
-        remaining = len(state.tokens) - state.computed
+        remaining = len(state.tokens) - computed
         return self._prefill_policy.chunk_len(remaining, plan.budget, plan.empty)
 
     # ---- results --------------------------------------------------------------------
@@ -342,6 +357,7 @@ class Scheduler:
     def _advance(self, state: RequestState, end: int) -> None:
         self._recomputed += max(0, min(end, state.high) - state.computed)
         state.computed = end
+        self._roster.computed(state)
 
     def _extend(
         self, state: RequestState, output: StepOutput, events: list[Token | Finished]

@@ -58,7 +58,7 @@ class SchedulerStats:
 
     Attributes:
         total_blocks: blocks of the pool.
-        free_blocks: those that nobody holds.
+        free_blocks: those that nobody holds, those of a prefix cache included.
         running: requests that hold blocks.
         waiting: requests in the queue, new and preempted.
         waiting_blocks: blocks that those need for the tokens they have so far.
@@ -66,6 +66,8 @@ class SchedulerStats:
         admission_preemptions: those of them that made way for a newcomer.
         recomputed_tokens: tokens computed again after a preemption, since the start.
         steps: steps planned, since the start.
+        queried_tokens: tokens of requests that a prefix cache was asked for, since the start.
+        found_tokens: those of them whose K and V were there.
     """
 
     total_blocks: int
@@ -77,3 +79,5 @@ class SchedulerStats:
     admission_preemptions: int
     recomputed_tokens: int
     steps: int
+    queried_tokens: int = 0
+    found_tokens: int = 0

@@ -5,7 +5,7 @@ and known to be enough, before the first one loses its place.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 
 from engine.blocks import BlockSpace, blocks_for
@@ -19,6 +19,7 @@ def choose_victims(
     running: Sequence[RequestState],
     blocks: BlockSpace,
     config: SchedulerConfig,
+    shared: Collection[int] = (),
 ) -> list[RequestState]:
     """Return the fewest running requests whose seats and blocks let a newcomer in.
 
@@ -30,6 +31,7 @@ def choose_victims(
         running: highest rank first, at most ``config.max_seqs`` of them.
         blocks: the memory that they hold.
         config: the levels, and how often one request makes way.
+        shared: blocks in ``running``'s tables that the newcomer would share.
 
     Returns:
         The victims, lowest rank first. Nobody if the newcomer lacks neither a seat nor
@@ -37,7 +39,8 @@ def choose_victims(
     """
     if config.admission_preemption == 0 or config.policy is SchedPolicy.FCFS:
         return []
-    lacking = blocks_for(len(newcomer.tokens), blocks.block_tokens) - blocks.free_blocks
+    needed = blocks_for(len(newcomer.tokens), blocks.block_tokens) - len(shared)
+    lacking = needed - blocks.free_blocks
     if lacking <= 0:
         full = len(running) >= config.max_seqs
         return [running[-1]] if full and _yields(running[-1], newcomer, config) else []
@@ -45,14 +48,15 @@ def choose_victims(
     # Most often it is clear without looking at single blocks that they are not enough.
     if sum(len(blocks.block_table(state.id)) for state in tail) < lacking:
         return []
-    # A block that several tables share comes free with the last of them.
-    holders = Counter[int]()
+    # A block that several tables share comes free with the last of them, and is no gain if
+    # the newcomer takes it over.
+    kept, holders = frozenset(shared), Counter[int]()
     for state in running:
         holders.update(blocks.block_table(state.id))
     for count, state in enumerate(tail, start=1):
         table = blocks.block_table(state.id)
         holders.subtract(table)
-        lacking -= sum(holders[block] == 0 for block in table)
+        lacking -= sum(holders[block] == 0 and block not in kept for block in table)
         if lacking <= 0:
             return tail[:count]
     return []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from engine.blocks import FreeListBlocks
 from engine.invariants import check_invariants
 from engine.prefill import PrefillPolicy
+from engine.prefix_cache import BlockManager
 from engine.scheduler import (
     Finished,
     FinishReason,
@@ -49,6 +50,7 @@ def make_scheduler(
     block_tokens: int = 4,
     prefill: PrefillPolicy | None = None,
     clock: Callable[[], int] | None = None,
+    cache: bool = False,
     **config: object,
 ) -> Scheduler:
     """Return a scheduler over blocks 0..blocks-1 with small, roomy limits."""
@@ -61,7 +63,7 @@ def make_scheduler(
         "max_model_len": 256,
     }
     limits.update(config)
-    pool = FreeListBlocks(block_tokens, range(blocks))
+    pool = (BlockManager if cache else FreeListBlocks)(block_tokens, range(blocks))
     return Scheduler(SchedulerConfig(**limits), pool, prefill, clock)  # type: ignore[arg-type]
 
 
