@@ -69,6 +69,7 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         admission_preemption=config.admission_preemption,
         max_admission_preemptions=config.max_admission_preemptions,
         prefill_chunk=config.prefill_chunk,
+        target_tpot_ms=config.target_tpot_ms,
         threads=config.threads_per_replica,
         kernels=config.kernels,
         allow_variance=config.allow_variance,

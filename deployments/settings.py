@@ -100,6 +100,14 @@ class EngineSettings(_Settings):
         description="Prompts are computed in pieces of at most this many tokens, so that a long "
         "one does not hold up others.",
     )
+    target_tpot_ms: float | None = Field(
+        default=None,
+        ge=0.001,
+        le=1e9,
+        description="Milliseconds that one token of a running request should take at most while "
+        "prompts are computed: these are then cut as short as that asks for, which a replica "
+        "learns from its steps. Default: `prefill_chunk` alone cuts them.",
+    )
     block_size: int = Field(
         default=16, ge=1, le=1024, description="Tokens in one block of the KV cache."
     )

@@ -19,12 +19,13 @@ from engine.kv_pool import KVPool, KVShape
 from engine.loader import load_model, load_tokenizer, resolve
 from engine.memory import free_bytes, pool_bytes
 from engine.model_info import ModelInfo, model_info
-from engine.prefill import Chunked, PrefillPolicy, WholePrompt
+from engine.prefill import Chunked, Paced, PrefillPolicy, WholePrompt
 from engine.rank import SchedPolicy
-from engine.request import is_int, require
+from engine.request import is_int, is_number, require
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.self_check import Variance, check_same_bits
+from engine.step_times import StepTimes
 from engine.submission import StepReport
 from engine.text import TokenBytes
 
@@ -51,6 +52,8 @@ class EngineConfig:
             running one to take its place; 0: nobody does.
         max_admission_preemptions: times that one request makes way so.
         prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
+        target_tpot_ms: milliseconds that a token of a running request should take while
+            prompts are computed, which are cut shorter for it; None cuts all alike.
         threads: CPU threads of the model; None leaves torch's choice.
         kernels: ``native`` are this package's own in C++, ``torch`` torch's; ``auto`` takes
             the former where they can be used.
@@ -72,6 +75,7 @@ class EngineConfig:
     admission_preemption: int = 0
     max_admission_preemptions: int = 3
     prefill_chunk: int | None = 512
+    target_tpot_ms: float | None = None
     threads: int | None = None
     kernels: str = "auto"
     allow_variance: bool = False
@@ -133,6 +137,7 @@ def build_engine(
     _check(backend, shape, config, device, info.vocab_size)
     num_blocks = _num_blocks(config, shape, max_model_len, device)
     runner = backend.runner(KVPool(shape, num_blocks, config.block_tokens, device))
+    times = StepTimes()
     scheduler = Scheduler(
         SchedulerConfig(
             max_seqs=config.max_num_seqs,
@@ -145,7 +150,7 @@ def build_engine(
             max_admission_preemptions=config.max_admission_preemptions,
         ),
         FreeListBlocks(config.block_tokens, range(num_blocks)),
-        _prefill_policy(config),
+        _prefill_policy(config, times),
         clock,
     )
     sampler = Sampler(info.vocab_size, device)
@@ -162,6 +167,7 @@ def build_engine(
         rng,
         debug=config.debug,
         guides=guides,
+        times=times,
     )
     return engine, EngineInfo(
         info,
@@ -188,6 +194,9 @@ def _require_settings(config: EngineConfig) -> None:
     for name in ("num_blocks", "prefill_chunk", "threads"):
         value = getattr(config, name)
         require(value is None or is_int(value, 1), name, value, "an integer from 1")
+    target = config.target_tpot_ms
+    given = target is None or is_number(target, 1e-3, 1e9)
+    require(given, "target_tpot_ms", target, "a number from 0.001 to 1e9")
     dtypes = ("auto", "float32", "bfloat16", "float16")
     require(config.dtype in dtypes, "dtype", config.dtype, f"one of {', '.join(dtypes)}")
     require(config.kernels in KERNELS, "kernels", config.kernels, f"one of {', '.join(KERNELS)}")
@@ -210,7 +219,10 @@ def _max_model_len(config: EngineConfig, info: ModelInfo) -> int:
     return asked
 
 
-def _prefill_policy(config: EngineConfig) -> PrefillPolicy:
+def _prefill_policy(config: EngineConfig, times: StepTimes) -> PrefillPolicy:
+    if config.target_tpot_ms is not None:
+        longest = config.prefill_chunk or config.max_batch_tokens
+        return Paced(config.target_tpot_ms / 1e3, longest, times)
     return WholePrompt() if config.prefill_chunk is None else Chunked(config.prefill_chunk)
 
 

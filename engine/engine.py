@@ -19,9 +19,10 @@ from engine.live import Live, Read, prompt_tops
 from engine.request import FinishReason, InvalidParam, StepOutput, Token
 from engine.runner import Runner
 from engine.sampling import Sampler
-from engine.scheduler import Scheduler, SchedulerStats
+from engine.scheduler import ScheduleOutput, Scheduler, SchedulerStats
 from engine.start_limits import StartLimits
 from engine.step import StepExecutor, StepResult, reason_of
+from engine.step_times import StepTimes
 from engine.submission import (
     EXPIRED,
     Delta,
@@ -51,6 +52,7 @@ class Engine:
         monotonic: Callable[[], float] = time.monotonic,
         debug: bool = False,
         guides: Guides | None = None,
+        times: StepTimes | None = None,
     ) -> None:
         """Wire the parts; nothing runs before :meth:`start` or :meth:`step`.
 
@@ -65,6 +67,7 @@ class Engine:
             monotonic: seconds, for :class:`Progress` and how long requests waited.
             debug: check the scheduler's books after every step, which costs time.
             guides: for requests that bring a grammar, which are refused if None.
+            times: is told what every step cost, for whoever decides by it.
         """
         self._scheduler = scheduler
         self._runner = runner
@@ -77,6 +80,7 @@ class Engine:
         self._monotonic = monotonic
         self._debug = debug
         self._guides = guides
+        self._times = times
         self._live: dict[int, Live] = {}
         self._start_limits = StartLimits()
         self._ids: dict[str, int] = {}
@@ -248,9 +252,21 @@ class Engine:
             report = StepReport(tuple(deltas), self._scheduler.stats())
             self._steps += 1
             self._stepping = False
-            self._moved_at = self._monotonic()
+            self._moved(plan)
         self._on_step(report)
         return result
+
+    def _moved(self, plan: ScheduleOutput) -> None:
+        """Note that a step's results are there, and what it cost.
+
+        That is the time since the results before it, as those see it who wait for tokens,
+        or since a request came to an idle engine.
+        """
+        now = self._monotonic()
+        if self._times is not None:
+            prompts = sum(chunk.len for chunk in plan.prefill)
+            self._times.observe(prompts, len(plan.decode), now - self._moved_at)
+        self._moved_at = now
 
     def _expire(self) -> list[Delta]:
         """Drop what was not started in time."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from engine.admission import sequence_limit
 from engine.blocks import BlockSpace, Found, NoCapacity
 from engine.plan import Chunk, Plan, RequestState, ScheduleOutput
-from engine.prefill import PrefillPolicy, WholePrompt
+from engine.prefill import PrefillPolicy, StepBudget, WholePrompt
 from engine.rank import SchedPolicy, rank_of
 from engine.request import (
     AdmitError,
@@ -85,6 +85,9 @@ class Scheduler:
         self.config = config
         self.blocks = blocks
         self._prefill_policy = WholePrompt() if prefill_policy is None else prefill_policy
+        # A policy may also limit what a step takes of all prompts together.
+        pace = self._prefill_policy
+        self._pace = pace if isinstance(pace, StepBudget) else None
         self._steps = 0
         self._clock = clock or (lambda: self._steps)
         self._roster = Roster(blocks)
@@ -145,6 +148,8 @@ class Scheduler:
         self._steps += 1
         plan = Plan(self.config.max_batch_tokens)
         prefilling = self._plan_decodes(plan)
+        if self._pace is not None:
+            plan.budget = min(plan.budget, self._pace.step_budget(len(plan.decode)))
         if self._plan_prefills(plan, prefilling):
             plan = self._plan_admissions(plan)
         self._plan = plan

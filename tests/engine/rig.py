@@ -15,6 +15,7 @@ from engine.request import SamplingParams
 from engine.runner import Batch, ModelRunner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
+from engine.step_times import StepTimes
 from engine.submission import Delta, Detail, StepReport, Submission, TokenLogprobs
 from engine.text import TokenBytes
 from tests.engine.tiny import VOCAB, tiny_runner, word_tokenizer
@@ -86,6 +87,7 @@ class Bench:
         guides: Guides | None = None,
         clock: Callable[[], int] | None = None,
         chunk: int = 16,
+        times: StepTimes | None = None,
     ) -> None:
         self.inbox = Inbox()
         self.blocks = FreeListBlocks(4, range(num_blocks))
@@ -114,6 +116,7 @@ class Bench:
             monotonic,
             debug,
             guides,
+            times,
         )
 
     def submit(
