@@ -47,12 +47,15 @@ class Grant:
         at: the router's clock when it was made, in seconds.
         entry: where the ticket stood in the queue, None when known from a report alone.
         preempting: it fitted nowhere, and was placed where it will preempt.
+        shared: how many of its blocks hold a beginning of its prompt that requests placed there
+            before have too.
     """
 
     blocks: int
     at: float
     entry: Entry | None
     preempting: bool = False
+    shared: int = 0
 
     def age_s(self, now: float) -> float | None:
         """Seconds since it was made, None when that is not known."""
@@ -72,6 +75,7 @@ class Account:
         "admitted",
         "charged",
         "charged_blocks",
+        "charged_shared",
         "closed",
         "gap",
         "joined",
@@ -101,6 +105,7 @@ class Account:
         self.gap = report.held is None  # a report is missing; only a full one heals it
         self.charged: dict[str, Grant] = {}  # not yet named by a report, oldest first
         self.charged_blocks = 0  # sum over `charged`
+        self.charged_shared = 0  # the same of what they share
         self.admitted: dict[str, Grant] = {}  # named admitted, not yet ended
         self._figures = report
         self._credit_blocks = 0
@@ -123,6 +128,15 @@ class Account:
         return (
             figures.free_blocks - figures.waiting_blocks - self.charged_blocks + self._credit_blocks
         )
+
+    @property
+    def free_if_shared(self) -> int:
+        """The same if all that is charged finds there what it is thought to share.
+
+        A hope, to compare replicas by. It is not relied upon: those who share may be gone, or
+        not be computed yet, when the newcomer's blocks are handed out.
+        """
+        return self.free_blocks + self.charged_shared
 
     @property
     def free_seats(self) -> int:
@@ -199,6 +213,7 @@ class Account:
         """Count a new grant until a report does."""
         self.charged[ticket_id] = grant
         self.charged_blocks += grant.blocks
+        self.charged_shared += grant.shared
         self.turn = turn
 
     def drop(self, ticket_id: str, *, finished: bool) -> Grant | None:
@@ -237,4 +252,5 @@ class Account:
         grant = self.charged.pop(ticket_id, None)
         if grant is not None:
             self.charged_blocks -= grant.blocks
+            self.charged_shared -= grant.shared
         return grant

@@ -1,9 +1,11 @@
 """Ledger: who holds what on which replica, and which replica has the most left."""
 
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Container, Iterator
 
 from router.account import Account, Grant
 from router.candidates import Candidates
+from router.prefix_index import Fate, Match, PrefixIndex
 from router.queue import Entry
 from router.report import Report
 from router.silence import Silence
@@ -21,6 +23,10 @@ class Ledger:
       Every change of an account ends in `_index`, so choosing a replica costs the logarithm of
       their number.
     - Silence is noticed when the clock is: every turn of the router begins with `pass_time`.
+    - What is expected of the tickets' prefixes is expected of those that have a grant.
+
+    Attributes:
+        fates: grants of tickets that say what their prompts begin with, by what was held of that.
     """
 
     def __init__(self, lookahead: int, silence: Silence) -> None:
@@ -36,6 +42,8 @@ class Ledger:
         self._silence = silence
         self._trusted = Candidates(self._accounts)
         self._suspects = Candidates(self._accounts)
+        self._prefixes = PrefixIndex()
+        self.fates: Counter[Fate] = Counter()
         self._lost_at: dict[str, int] = {}  # lost replica -> last seq that counts as its old life
         self._joined = 0
         self._turn = 0
@@ -93,6 +101,29 @@ class Ledger:
         """Effective free blocks of a known replica; may be negative."""
         return self._accounts[replica].free_blocks
 
+    def free_if_shared(self, replica: str) -> int:
+        """The same if what is on its way there shares the prefixes that are in use there."""
+        return self._accounts[replica].free_if_shared
+
+    def total_blocks(self, replica: str) -> int:
+        """Blocks of a known replica's whole pool."""
+        return self._accounts[replica].figures.total_blocks
+
+    def level(self, replica: str, ticket: Ticket) -> int | None:
+        """How well a known replica takes the ticket, None if it does not."""
+        account = self._accounts[replica]
+        if not account.takes(ticket):
+            return None
+        return 2 * account.suspect + (not account.fits(ticket))
+
+    def held(self, replica: str, ticket: Ticket) -> int:
+        """Blocks of the ticket's prompt that the replica holds, or soon will."""
+        return self._prefixes.held(replica, ticket.prefix)
+
+    def matches(self, ticket: Ticket) -> Iterator[Match]:
+        """The replicas that hold some of the ticket's prompt, those that hold most of it first."""
+        return self._prefixes.matches(ticket.prefix)
+
     def _freest_of_the_able(self, ticket: Ticket) -> str | None:
         # Some replicas are too small for this ticket or of another kind. Rare, so a plain scan.
         able = [account for account in self._accounts.values() if account.takes(ticket)]
@@ -136,9 +167,16 @@ class Ledger:
         account = self._accounts[replica]
         ticket = entry.ticket
         self._turn += 1
-        account.charge(ticket.id, Grant(ticket.blocks_now, now, entry, preempting), self._turn)
+        shared = self._expect(ticket, replica) if ticket.prefix else 0
+        grant = Grant(ticket.blocks_now, now, entry, preempting, shared)
+        account.charge(ticket.id, grant, self._turn)
         self._home[ticket.id] = account
         self._index(account)
+
+    def _expect(self, ticket: Ticket, replica: str) -> int:
+        fate, shared = self._prefixes.expect(ticket.id, replica, ticket.prefix)
+        self.fates[fate] += 1
+        return shared
 
     def holder(self, ticket_id: str) -> str | None:
         """The replica that has the ticket's grant, or None."""
@@ -160,6 +198,7 @@ class Ledger:
         account = self._home.pop(ticket_id, None)
         if account is None:
             return None
+        self._prefixes.settle(ticket_id)
         grant = account.drop(ticket_id, finished=finished)
         self._index(account)
         return grant
@@ -194,6 +233,7 @@ class Ledger:
                 self._measure_pools()
         if newer:
             self._silence.heard(report.replica, now)
+            self._prefixes.hear(report)
         for ticket_id in report.admitted:
             account.name_admitted(ticket_id)
         ended = [self._end(account, ticket_id) for ticket_id in report.ended]
@@ -215,6 +255,7 @@ class Ledger:
         self._silence.forget(replica)
         self._trusted.discard(replica)
         self._suspects.discard(replica)
+        self._prefixes.drop(replica)
         self._lost_at.pop(replica, None)
         self._lost_at[replica] = account.figures.seq
         if len(self._lost_at) > _REMEMBERED_LOSSES:
@@ -223,6 +264,7 @@ class Ledger:
         lost = (*account.admitted, *account.charged)
         for ticket_id in lost:
             del self._home[ticket_id]
+            self._prefixes.settle(ticket_id)
         return lost
 
     def _is_of_a_lost_life(self, report: Report) -> bool:
@@ -249,6 +291,7 @@ class Ledger:
         if self._home.get(ticket_id) is not account:
             return None
         del self._home[ticket_id]
+        self._prefixes.settle(ticket_id)
         return account.name_ended(ticket_id)
 
     def _reconcile(

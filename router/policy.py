@@ -3,8 +3,10 @@
 A policy only chooses. The core charges what it chose, in the same turn.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
+from router.prefix_index import Match
 from router.ticket import Ticket
 
 
@@ -24,6 +26,28 @@ class Fleet(Protocol):
 
     def free_blocks(self, replica: str) -> int:
         """Effective free blocks of a known replica; may be negative."""
+
+    def free_if_shared(self, replica: str) -> int:
+        """The same if what is on its way there shares the prefixes that are in use there."""
+
+    def total_blocks(self, replica: str) -> int:
+        """Blocks of a known replica's whole pool."""
+
+    def level(self, replica: str, ticket: Ticket) -> int | None:
+        """How well a known replica takes the ticket, 0 being best; None: it does not.
+
+        None is better than the one that `freest` names. The levels: it fits, it would wait as
+        lookahead; and the same two of suspects.
+        """
+
+    def held(self, replica: str, ticket: Ticket) -> int:
+        """How many blocks of the ticket's prompt the replica holds, or soon will; O(prefix)."""
+
+    def matches(self, ticket: Ticket) -> Iterator[Match]:
+        """Yield replicas that hold some of the ticket's prompt, those that hold most first.
+
+        Costs O(prefix + matches taken). Whether they take the ticket is another question.
+        """
 
 
 class PlacementPolicy(Protocol):

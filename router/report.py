@@ -8,7 +8,8 @@ class Report:
     """A replica's state after a step, and what happened since its last report.
 
     The replica takes all of it in one moment: an id is in ``admitted`` of this or an earlier
-    report if and only if the figures count it. The ledger relies on that.
+    report if and only if the figures count it. The ledger relies on that. What it says of its
+    prefix cache is as old as the rest; a router that missed some of it asks for all again.
 
     Attributes:
         replica: its name, new for every life of the replica.
@@ -28,6 +29,11 @@ class Report:
             whenever the router asks (`RouterCore.wants_full_report`).
         kind: what it computes with. Two replicas of one kind give the same answers, bit for bit.
         leaving: it takes nothing new, what it has goes on. A later report may take that back.
+        stored: hashes of blocks (`router.ticket.Ticket.prefix`) that its prefix cache found room
+            for since its last report, and still holds.
+        removed: hashes of blocks that it held and holds no more; none is in both.
+        prefixes: all hashes that it holds, but for what ``stored`` and ``removed`` say beside; or
+            None. Sent with ``held``.
     """
 
     replica: str
@@ -44,3 +50,6 @@ class Report:
     held: tuple[str, ...] | None = None
     kind: str = ""
     leaving: bool = False
+    stored: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    prefixes: tuple[int, ...] | None = None

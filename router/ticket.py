@@ -1,6 +1,7 @@
 """Ticket and what the router decides about it.
 
-Tokens never come here: a ticket says how urgent a request is and how much memory it needs.
+Tokens never come here: a ticket says how urgent a request is, how much memory it needs and, if
+that matters to where it goes, what its prompt begins with, as hashes.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from router.errors import (
     TenantRate,
     TooManyTogether,
 )
+from router.prefix_depths import MOST_TOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,12 @@ class Ticket:
             one by itself.
         start_within_s: seconds, from its first acquire on, after which it is not to be placed
             any more; None is never.
+        prefix: 64-bit hashes of the prompt's full blocks (and of tokens already generated), each of
+            all tokens up to its block's end, thinned as in `router.prefix_depths`; empty if
+            nobody looks.
 
     Raises:
-        ValueError: unless 1 <= blocks_now <= blocks_max.
+        ValueError: unless 1 <= blocks_now <= blocks_max, or for more than 128 hashes.
     """
 
     id: str
@@ -56,10 +61,13 @@ class Ticket:
     cost: int = 0
     call: str = ""
     start_within_s: float | None = None
+    prefix: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.blocks_now <= self.blocks_max:
             raise ValueError(f"blocks_now {self.blocks_now}, blocks_max {self.blocks_max}")
+        if len(self.prefix) > MOST_TOLD:
+            raise ValueError(f"prefix of {len(self.prefix)} hashes, not {MOST_TOLD} at most")
 
 
 @dataclass(frozen=True, slots=True)

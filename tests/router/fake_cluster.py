@@ -1,5 +1,6 @@
 """Replicas without engines: they hold blocks, keep a queue, and report as real ones do."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -34,12 +35,16 @@ class FakeReplica:
     seq: int = 0
     admitted: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    prefixes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    cached: dict[int, None] = field(default_factory=dict)
+    news: dict[int, bool] = field(default_factory=dict)
 
-    def submit(self, ticket_id: str, blocks: int) -> bool:
+    def submit(self, ticket_id: str, blocks: int, prefix: tuple[int, ...] = ()) -> bool:
         """Take a request; False is QueueFull."""
         if len(self.waiting) >= self.max_waiting:
             return False
         self.waiting[ticket_id] = blocks
+        self.prefixes[ticket_id] = prefix
         self.admitted.append(ticket_id)
         return True
 
@@ -49,6 +54,17 @@ class FakeReplica:
             if len(self.running) >= self.max_seqs or blocks > self.free:
                 break
             self.running[ticket_id] = self.waiting.pop(ticket_id)
+            self.store(self.prefixes.get(ticket_id, ()))
+
+    def store(self, keys: Iterable[int]) -> None:
+        """Keep blocks for their content; they take no room here."""
+        self.cached |= dict.fromkeys(keys)
+        self.news |= dict.fromkeys(keys, True)
+
+    def evict(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self.cached.pop(key, None)
+            self.news[key] = False
 
     def end(self, ticket_id: str) -> None:
         """A request finished or was aborted; nothing happens if it is not here."""
@@ -66,6 +82,7 @@ class FakeReplica:
 
     def report(self, *, full: bool = False) -> Report:
         self.seq += 1
+        full = full or self.seq == 1
         report = Report(
             replica=self.name,
             seq=self.seq,
@@ -78,10 +95,14 @@ class FakeReplica:
             max_waiting=self.max_waiting,
             admitted=tuple(self.admitted),
             ended=tuple(self.ended),
-            held=self.held if full or self.seq == 1 else None,
+            held=self.held if full else None,
             kind=self.kind,
             leaving=self.leaving,
+            stored=tuple(key for key, is_there in self.news.items() if is_there),
+            removed=tuple(key for key, is_there in self.news.items() if not is_there),
+            prefixes=tuple(self.cached) if full else None,
         )
+        self.news.clear()
         self.admitted.clear()
         self.ended.clear()
         return report

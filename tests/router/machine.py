@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from router.core import RouterConfig, RouterCore
 from router.errors import Busy, Expired, NeverFitsAnywhere, TenantBusy, TooManyTogether
 from router.policy import Fleet, MostFreeBlocks
+from router.prefix_affinity import PrefixAffinity
 from router.report import Report
 from router.tenants import Terms
 from router.ticket import Decision, Lost, Refusal, Ticket
@@ -28,8 +29,10 @@ _Bursts = st.lists(_Needs, min_size=1, max_size=6)
 _Withins = st.sampled_from([None, None, None, 0.0, 2.0])
 TENANTS = (Terms("a", max_in_flight=6), Terms("b", weight=3.0))
 _Rarely = st.sampled_from([False] * 5 + [True])
+_Policies = st.sampled_from([MostFreeBlocks(), PrefixAffinity(slack=0.5, worth=1.0)])
 _Starts = st.fixed_dictionaries(
     {
+        "policy": _Policies,
         "settle_s": st.sampled_from([0.0, 3.0]),
         "expecting": st.integers(1, 3),
         "admission_preemption": st.sampled_from([1, 0, 2]),
@@ -79,6 +82,8 @@ class Cluster(RuleBasedStateMachine):
             self.deliver(self.network.pop())
 
     def start_router(self, start: dict[str, Any]) -> None:
+        start = dict(start)
+        self.policy: MostFreeBlocks | PrefixAffinity = start.pop("policy")
         config = RouterConfig(
             aging_ms=AGING_MS,
             lookahead=self.lookahead,
@@ -99,7 +104,7 @@ class Cluster(RuleBasedStateMachine):
 
     def choose(self, ticket: Ticket, fleet: Fleet) -> str | None:
         """The machine is the router's placement policy, so that it sees every choice."""
-        chosen = MostFreeBlocks().choose(ticket, fleet)
+        chosen = self.policy.choose(ticket, fleet)
         self.check_choice(ticket, chosen)
         return chosen
 
@@ -141,7 +146,13 @@ class Cluster(RuleBasedStateMachine):
             tenant=tenant,
             cost=10 * blocks,
             start_within_s=within,
+            prefix=self.prefix(blocks),
         )
+
+    def prefix(self, blocks: int) -> tuple[int, ...]:
+        """Hashes of a prompt of one of two kinds, if it is of any; the longer the more blocks."""
+        kind = self.count % 3
+        return tuple(100 * kind + depth for depth in range(1, 1 + blocks)) if kind else ()
 
     def acquire(self, *tickets: Ticket) -> None:
         """Ask for tickets together; what is refused is all of them, and gone."""
@@ -212,7 +223,9 @@ class Cluster(RuleBasedStateMachine):
         elif said == "bad request":
             del self.lives[key]
             self.settle(self.core.release(key))
-        elif said == "full" or not self.replicas[name].submit(key, life.ticket.blocks_now):
+        elif said == "full" or not self.replicas[name].submit(
+            key, life.ticket.blocks_now, life.ticket.prefix
+        ):
             assert said == "full", "granted beyond the replica's own queue"
             life.replica, life.preempting = None, False
             self.belief.closed.add(name)
@@ -268,6 +281,11 @@ class Cluster(RuleBasedStateMachine):
         for key in list(replica.running)[:ends]:
             replica.end(key)
             self.lives[key].ended = True
+
+    @precondition(lambda self: self.alive())
+    @rule(data=st.data(), keys=st.sets(st.sampled_from([101, 102, 103, 201, 202]), min_size=1))
+    def evict(self, data: st.DataObject, keys: set[int]) -> None:
+        self.replicas[data.draw(st.sampled_from(self.alive()))].evict(sorted(keys))
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data(), full=st.booleans())

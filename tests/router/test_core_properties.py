@@ -6,9 +6,11 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from router.errors import Expired, NeverFitsAnywhere
 from router.preempting import where_it_preempts
+from router.prefix_affinity import PrefixAffinity
 from router.ticket import Decision, Placement, Ticket
 from tests.router.life import Life
 from tests.router.machine import Cluster
+from tests.router.test_prefix_index import assert_consistent
 
 
 class RouterMachine(Cluster):
@@ -22,6 +24,37 @@ class RouterMachine(Cluster):
         assert not able & (self.belief.closed | self.belief.leaving)
         trusted = able - self.belief.suspects
         assert chosen in (trusted or able) if able else chosen is None
+        if isinstance(self.policy, PrefixAffinity) and chosen is not None:
+            assert chosen in self.by_prefix(ticket)
+
+    def by_prefix(self, ticket: Ticket) -> set[str]:
+        """Where it may go by prefix: what looking at everybody says."""
+        ledger = self.core._ledger
+        freest = ledger._freest_of_the_able(ticket)
+        assert freest is not None
+        level = ledger.level(freest, ticket)
+        saved: dict[str, tuple[int, int]] = {}
+        for account in ledger.accounts():
+            name = account.figures.replica
+            held, in_use = self.held(name, ticket)
+            more = held - self.held(freest, ticket)[0]
+            lag = ledger.free_if_shared(freest) - ledger.free_if_shared(name) - held * in_use
+            slack = 0.5 * ledger.total_blocks(freest)
+            if more > 0 and ledger.level(name, ticket) == level and lag <= min(slack, more):
+                saved[name] = (more, -lag)
+        best = max(saved.values(), default=None)
+        return {name for name, one in saved.items() if one == best} or {freest}
+
+    def held(self, name: str, ticket: Ticket) -> tuple[int, bool]:
+        """Blocks of its prompt there, and whether another ticket there has them too."""
+        table = self.core._ledger._prefixes._tables.get(name, {})
+        held = [depth for depth, key in enumerate(ticket.prefix, start=1) if key in table]
+        if not held:
+            return 0, False
+        last = ticket.prefix[held[-1] - 1]
+        account = self.core._ledger._accounts[name]
+        grants = (*account.charged.values(), *account.admitted.values())
+        return held[-1], any(last in one.entry.ticket.prefix for one in grants if one.entry)
 
     def settle(self, decisions: list[Decision]) -> None:
         for decision in decisions:
@@ -82,6 +115,10 @@ class RouterMachine(Cluster):
         name = data.draw(st.sampled_from(self.alive()))
         self.deliver(self.replicas[name].report(full=True))
         account = self.core._ledger._accounts[name]
+        said = {
+            k for k, state in self.core._ledger._prefixes._tables.get(name, {}).items() if state & 1
+        }
+        assert said == set(self.replicas[name].cached)
         over = [k for k in account.charged if self.lives[k].ended]
         assert account.free_blocks + self.blocks(over) == self.really_free(name)
         assert account.free_seats + len(over) == self.seats_really_free(name)
@@ -147,6 +184,20 @@ class RouterMachine(Cluster):
             assert sum(g.preempting for g in account.charged.values()) <= 1
             for key in account.charged:
                 assert self.lives[key].replica == account.figures.replica
+
+    @invariant()
+    def what_is_expected_is_expected_of_those_that_have_grants(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        ledger = self.core._ledger
+        grants = {
+            key: (account.figures.replica, grant.entry.ticket.prefix)
+            for account in ledger.accounts()
+            for key, grant in (*account.charged.items(), *account.admitted.items())
+            if grant.entry is not None and grant.entry.ticket.prefix
+        }
+        assert ledger._prefixes._expected == grants
+        assert_consistent(ledger._prefixes)
 
     @invariant()
     def what_is_thought_free_is_free(self) -> None:

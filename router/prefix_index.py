@@ -1,0 +1,229 @@
+"""PrefixIndex: which replicas hold which beginnings of prompts, or soon will."""
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+from router.prefix_depths import DEPTHS
+from router.report import Report
+
+MOST_PAIRS: Final = 2_000_000
+"""Pairs of a replica and a hash that are remembered; see the documentation for their size."""
+
+_BATCH: Final = 1024  # pairs that are forgotten together
+_STEPS: Final = 256  # holders that one look-up passes at most
+
+# One holder is by far the most common, and a dict of one takes several times the memory.
+_Holders: TypeAlias = str | dict[str, None]
+
+
+class Match(NamedTuple):
+    """A replica that holds a beginning of a prompt.
+
+    Attributes:
+        replica: its name.
+        blocks: how many blocks of the prompt it holds, as far as is known.
+        in_use: a request that is placed there has the same beginning, so that these blocks are
+            not among the free ones.
+    """
+
+    replica: str
+    blocks: int
+    in_use: bool
+
+
+class Fate(StrEnum):
+    """Where a ticket went, by what was held of its prompt."""
+
+    HERE = "here"  # no replica was known to hold more of it
+    ELSEWHERE = "elsewhere"  # another replica holds more
+    NOWHERE = "nowhere"  # nobody holds any of it
+
+
+class PrefixIndex:
+    """Hashes of blocks by replica, and replicas by hash.
+
+    A replica holds a hash since it said so (`store`), or since a ticket that has it was placed
+    there (`expect`): until it is computed, many more of the same beginning may come. The second
+    kind goes with its ticket; by then the replica has told what it keeps.
+
+    It is a hint: what it does not know costs a prefill, what it says in error the same. So it may
+    forget. With more than ``most`` pairs, the oldest go of the replica that has most of them.
+
+    Invariants: a replica is in the holders of a hash if and only if the hash is in its table;
+    there is no empty set of holders; ``_pairs`` is the number of entries in all tables. An entry is
+    twice the number of tickets that expect it, plus one if the replica has reported it.
+    """
+
+    __slots__ = ("_expected", "_holders", "_most", "_pairs", "_tables")
+
+    def __init__(self, most: int = MOST_PAIRS) -> None:
+        """Start empty.
+
+        Args:
+            most: pairs of a replica and a hash that are remembered, > 0.
+        """
+        self._most = most
+        self._pairs = 0
+        self._tables: dict[str, dict[int, int]] = {}
+        self._holders: dict[int, _Holders] = {}
+        self._expected: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+    def __len__(self) -> int:
+        return self._pairs
+
+    def hear(self, report: Report) -> None:
+        """Take over what a report says, which must be newer than all before it of its replica."""
+        if report.prefixes is not None:
+            self._replace(report.replica, report.prefixes)
+        if report.stored:
+            self._store(report.replica, report.stored)
+        if report.removed:
+            self._remove(report.replica, report.removed)
+
+    def drop(self, replica: str) -> None:
+        """Forget a replica; its tickets are settled, or will be, as ever."""
+        table = self._tables.pop(replica, {})
+        self._pairs -= len(table)
+        for key in table:
+            self._unlist(key, replica)
+
+    def expect(self, ticket: str, replica: str, prefix: tuple[int, ...]) -> tuple[Fate, int]:
+        """Note that the replica will hold the prefix, since the ticket goes there; O(prefix).
+
+        Args:
+            ticket: its id, which is not expected anywhere.
+            replica: where it goes.
+            prefix: as in `router.ticket.Ticket`.
+
+        Returns:
+            What this means for the ticket, and how many of its blocks tickets that went there
+            before have too.
+        """
+        fate, shared = self._fate(replica, prefix), 0
+        table = self._tables.setdefault(replica, {})
+        for at, key in enumerate(prefix):
+            state = table.get(key)
+            if state is None:
+                self._list(key, replica)
+                state = 0
+            elif state > 1:
+                shared = DEPTHS[at]
+            table[key] = state + 2
+        self._expected[ticket] = (replica, prefix)
+        self._shrink()
+        return fate, shared
+
+    def settle(self, ticket: str) -> None:
+        """Expect nothing of a ticket any more; unknown ones are passed over."""
+        expected = self._expected.pop(ticket, None)
+        if expected is None:
+            return
+        replica, prefix = expected
+        table = self._tables.get(replica, {})
+        for key in prefix:
+            state = table.get(key, 0)
+            if state > 2:
+                table[key] = state - 2
+            elif state == 2:
+                self._forget(table, key, replica)
+
+    def held(self, replica: str, prefix: tuple[int, ...]) -> int:
+        """How many blocks of a prompt the replica holds; O(prefix)."""
+        table = self._tables.get(replica)
+        if table:
+            for at in range(len(prefix) - 1, -1, -1):
+                if prefix[at] in table:
+                    return DEPTHS[at]
+        return 0
+
+    def matches(self, prefix: tuple[int, ...]) -> Iterator[Match]:
+        """Yield the replicas that hold some of a prompt, those that hold most of it first.
+
+        Each comes once. It costs O(prefix + matches that are taken), whatever else is known; the
+        matches end when many holders were passed. Nothing may be changed meanwhile.
+        """
+        seen: set[str] = set()
+        steps = 0
+        for at in range(len(prefix) - 1, -1, -1):
+            key = prefix[at]
+            holders = self._holders.get(key)
+            if holders is None:
+                continue
+            for replica in (holders,) if isinstance(holders, str) else holders:
+                steps += 1
+                if steps > _STEPS:
+                    return
+                if replica not in seen:
+                    seen.add(replica)
+                    yield Match(replica, DEPTHS[at], self._tables[replica][key] > 1)
+
+    def _fate(self, replica: str, prefix: tuple[int, ...]) -> Fate:
+        for at in range(len(prefix) - 1, -1, -1):
+            holders = self._holders.get(prefix[at])
+            if holders is not None:
+                here = replica == holders if isinstance(holders, str) else replica in holders
+                return Fate.HERE if here else Fate.ELSEWHERE
+        return Fate.NOWHERE
+
+    def _store(self, replica: str, keys: Iterable[int]) -> None:
+        table = self._tables.setdefault(replica, {})
+        for key in keys:
+            state = table.get(key)
+            if state is None:
+                self._list(key, replica)
+                table[key] = 1
+            else:
+                table[key] = state | 1
+        self._shrink()
+
+    def _remove(self, replica: str, keys: Iterable[int]) -> None:
+        table = self._tables.get(replica, {})
+        for key in keys:
+            state = table.get(key, 0)
+            if state == 1:
+                self._forget(table, key, replica)
+            elif state & 1:
+                table[key] = state - 1
+
+    def _replace(self, replica: str, keys: Iterable[int]) -> None:
+        kept = frozenset(keys)
+        said = [key for key, state in self._tables.get(replica, {}).items() if state & 1]
+        self._remove(replica, [key for key in said if key not in kept])
+        self._store(replica, keys)
+
+    def _list(self, key: int, replica: str) -> None:
+        """Add the replica to those that hold the hash; the caller enters it in the table."""
+        self._pairs += 1
+        holders = self._holders.get(key)
+        if holders is None:
+            self._holders[key] = replica
+        elif isinstance(holders, str):
+            self._holders[key] = {holders: None, replica: None}
+        else:
+            holders[replica] = None
+
+    def _unlist(self, key: int, replica: str) -> None:
+        holders = self._holders[key]
+        if isinstance(holders, str):
+            del self._holders[key]
+            return
+        del holders[replica]
+        if len(holders) == 1:
+            self._holders[key] = next(iter(holders))
+
+    def _forget(self, table: dict[int, int], key: int, replica: str) -> None:
+        del table[key]
+        self._pairs -= 1
+        self._unlist(key, replica)
+
+    def _shrink(self) -> None:
+        """Forget the oldest of the largest table until there are not too many.
+
+        Looking for it costs O(replicas), but once for many pairs that were added.
+        """
+        while self._pairs > self._most:
+            replica, table = max(self._tables.items(), key=lambda item: len(item[1]))
+            for key in list(islice(table, max(1, min(_BATCH, self._most // 16)))):
+                self._forget(table, key, replica)

@@ -1,0 +1,193 @@
+"""The index beside plain dicts of sets; what it forgets, and what it never says."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.prefix_depths import DEPTHS
+from router.prefix_index import Fate, Match, PrefixIndex
+from tests.router.fake_cluster import FakeReplica
+
+REPLICAS = "abc"
+_Replicas = st.sampled_from(REPLICAS)
+# Chains, as prompts that begin alike make them: a hash stands for all before it too.
+CHAINS = ((1, 2, 3, 4), (1, 2, 30, 40), (1, 20, 31), (9,), ())
+_Chains = st.sampled_from(CHAINS)
+_Keys = st.lists(st.sampled_from([1, 2, 3, 4, 20, 30, 31, 40, 9]), max_size=4)
+_Moves = st.one_of(
+    st.tuples(st.just("store"), _Replicas, _Keys, _Keys),
+    st.tuples(st.just("all"), _Replicas, _Keys),
+    st.tuples(st.just("expect"), _Replicas, _Chains),
+    st.tuples(st.just("settle"), st.integers(0, 5)),
+    st.tuples(st.just("drop"), _Replicas),
+)
+
+
+@dataclass
+class Plain:
+    """What each replica said it holds, and what each living ticket will make it hold."""
+
+    said: dict[str, set[int]] = field(default_factory=lambda: {name: set() for name in REPLICAS})
+    live: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+
+    def expected(self, replica: str) -> Counter[int]:
+        return Counter(
+            key for name, chain in self.live.values() if name == replica for key in chain
+        )
+
+    def holds(self, replica: str) -> set[int]:
+        return self.said[replica] | set(self.expected(replica))
+
+    def blocks(self, replica: str, chain: tuple[int, ...]) -> int:
+        held = [at for at, key in enumerate(chain) if key in self.holds(replica)]
+        return DEPTHS[held[-1]] if held else 0
+
+    def fate(self, replica: str, chain: tuple[int, ...]) -> Fate:
+        most = max(self.blocks(name, chain) for name in REPLICAS)
+        if not most:
+            return Fate.NOWHERE
+        return Fate.HERE if self.blocks(replica, chain) == most else Fate.ELSEWHERE
+
+
+class Pair:
+    """The index and the plain one, told the same."""
+
+    def __init__(self, most: int) -> None:
+        self.index, self.plain = PrefixIndex(most), Plain()
+        self.replicas = {name: FakeReplica(name) for name in REPLICAS}
+        self.count = 0
+
+    def move(self, kind: str, *what: object) -> None:
+        getattr(self, kind)(*what)
+
+    def store(self, name: str, stored: list[int], removed: list[int]) -> None:
+        removed = [key for key in removed if key not in stored]
+        replica = self.replicas[name]
+        replica.news = dict.fromkeys(stored, True) | dict.fromkeys(removed, False)
+        self.index.hear(replica.report())
+        self.plain.said[name] = (self.plain.said[name] | set(stored)) - set(removed)
+
+    def all(self, name: str, keys: list[int]) -> None:
+        replica = self.replicas[name]
+        replica.cached = dict.fromkeys(keys)
+        self.index.hear(replica.report(full=True))
+        self.plain.said[name] = set(keys)
+
+    def expect(self, name: str, chain: tuple[int, ...]) -> None:
+        self.count += 1
+        fate = self.plain.fate(name, chain)
+        before = self.plain.expected(name)
+        shared = [DEPTHS[at] for at, key in enumerate(chain) if before[key]]
+        answer = self.index.expect(f"t{self.count}", name, chain)
+        assert answer == (fate, max(shared, default=0))
+        self.plain.live[f"t{self.count}"] = (name, chain)
+
+    def settle(self, back: int) -> None:
+        ticket = f"t{self.count - back}"
+        self.index.settle(ticket)
+        self.plain.live.pop(ticket, None)
+
+    def drop(self, name: str) -> None:
+        self.index.drop(name)
+        self.plain.said[name] = set()
+        # Its tickets are settled when their loss is heard of, which comes to the same.
+        for ticket in [t for t, (where, _) in self.plain.live.items() if where == name]:
+            self.index.settle(ticket)
+            del self.plain.live[ticket]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(_Moves, max_size=25))
+def test_it_says_what_plain_sets_say(moves: list[tuple[object, ...]]) -> None:
+    both = Pair(most=1_000)
+    for kind, *what in moves:
+        both.move(str(kind), *what)
+        index, plain = both.index, both.plain
+        assert len(index) == sum(len(plain.holds(name)) for name in REPLICAS)
+        for chain in CHAINS:
+            lengths = {name: plain.blocks(name, chain) for name in REPLICAS}
+            assert {name: index.held(name, chain) for name in REPLICAS} == lengths
+            found = list(index.matches(chain))
+            assert [one.blocks for one in found] == sorted(n for n in lengths.values() if n)[::-1]
+            assert {one.replica: one.blocks for one in found} == {
+                name: blocks for name, blocks in lengths.items() if blocks
+            }
+            for one in found:
+                last = chain[DEPTHS.index(one.blocks)]
+                assert one.in_use is bool(plain.expected(one.replica)[last])
+    assert_consistent(both.index)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 6), st.lists(_Moves, max_size=25))
+def test_what_it_forgets_it_does_not_invent(most: int, moves: list[tuple[object, ...]]) -> None:
+    index, plain = PrefixIndex(most), Pair(most=1_000)
+    both = Pair(most)
+    both.index = index
+    both.expect = lambda name, chain: None  # type: ignore[method-assign]  # fates differ then
+    for kind, *what in moves:
+        both.move(str(kind), *what)
+        plain.move(str(kind), *what)
+        assert len(index) <= most
+        assert_consistent(index)
+        for name in REPLICAS:
+            assert set(index._tables.get(name, {})) <= both.plain.holds(name)
+
+
+def assert_consistent(index: PrefixIndex) -> None:
+    pairs = {(name, key) for name, table in index._tables.items() for key in table}
+    listed = {
+        (name, key)
+        for key, holders in index._holders.items()
+        for name in ((holders,) if isinstance(holders, str) else holders)
+    }
+    assert pairs == listed
+    assert len(pairs) == len(index)
+    assert all(state > 0 for table in index._tables.values() for state in table.values())
+    assert all(isinstance(one, str) or len(one) > 1 for one in index._holders.values())
+
+
+def test_the_replica_that_has_most_forgets_its_oldest() -> None:
+    index = PrefixIndex(most=160)
+    busy, other = FakeReplica("busy"), FakeReplica("other")
+    other.news = {1_000: True}
+    index.hear(other.report())
+    for first in range(0, 300, 10):
+        busy.news = dict.fromkeys(range(first, first + 10), True)
+        index.hear(busy.report())
+    assert len(index) <= 160
+    assert index.held("other", (1_000,)) == 1
+    assert index.held("busy", (299,)) == 1
+    assert index.held("busy", (0,)) == 0
+
+
+def test_tickets_expect_no_more_than_is_remembered() -> None:
+    index = PrefixIndex(most=32)
+    for i in range(100):
+        index.expect(str(i), "a", tuple(range(10 * i, 10 * i + 10)))
+        assert len(index) <= 32
+    for i in range(100):
+        index.settle(str(i))
+    assert len(index) == 0
+    assert not index._expected
+
+
+def test_a_look_up_does_not_pass_all_who_hold_what_everybody_holds() -> None:
+    index = PrefixIndex()
+    for i in range(5_000):
+        replica = FakeReplica(f"r{i}")
+        replica.news = {1: True}
+        index.hear(replica.report())
+    assert 32 <= len(list(index.matches((1, 2, 3)))) <= 1_000
+
+
+def test_matches_are_found_one_by_one() -> None:
+    index = PrefixIndex()
+    index.expect("x", "a", (1, 2, 3))
+    index.expect("y", "b", (1,))
+    found = index.matches((1, 2, 3))
+    assert next(found) == Match("a", 3, in_use=True)
+    assert next(found) == Match("b", 1, in_use=True)
+    assert next(found, None) is None
