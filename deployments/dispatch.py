@@ -293,7 +293,7 @@ class Sequence:
         # A new name for each life: a late report about an earlier one means nothing then.
         key = f"{self.key}.{self._attempts}" if again else self.key
         self._attempts += 1
-        ticket = self._order.ticket(key, self._call, self._info, len(self._generated), again)
+        ticket = self._order.ticket(key, self._call, self._info, self._generated, again)
         self._attempt = Attempt(ticket, asyncio.get_running_loop().create_future())
         return self._attempt
 

@@ -145,6 +145,9 @@ def _gauges(gauges: Gauges) -> Iterator[Family]:
     yield Family("num_replicas", "gauge", "Replicas by state.", samples)
     oldest = [("router", gauges.oldest_wait_s)]
     yield _by_replica("oldest_wait_seconds", "Longest wait.", oldest)
+    text = "Requests placed by prefix_affinity, by where most of the prompt was held."
+    samples = [Sample("", (("held", where),), count) for where, count in gauges.by_prefix]
+    yield Family("requests_placed_by_prefix_total", "counter", text, samples)
 
 
 def _of_replicas(vitals: Mapping[str, Vitals], placed: Mapping[str, int]) -> Iterator[Family]:

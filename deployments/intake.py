@@ -22,6 +22,7 @@ from deployments.openai.length import longest_token
 from deployments.openai.served import Served
 from deployments.openai.tokens import TokenNames
 from deployments.openai.tool_formats import dialect_of
+from deployments.prefixes import with_prefixes
 from deployments.tenant import Tenant
 from deployments.visit import request_id
 from engine.loader import load_tokenizer, resolve
@@ -83,6 +84,8 @@ class Intake:
         self._keyring = Keyring.of(config)
         self._max_body_bytes = config.max_body_bytes
         self._rng = rng
+        by_prefix = config.placement == "prefix_affinity"
+        self._block_tokens = config.block_size if by_prefix else None
         folder = resolve(config.model)
         info = model_info(folder)
         self._tokenizer = load_tokenizer(folder)
@@ -141,9 +144,16 @@ class Intake:
             ApiError: what is wrong with it.
         """
         served = self.served.within(tenant.min_priority, tenant.max_priority)
+        work = prepare if self._block_tokens is None else self._with_prefixes(prepare)
         return await self._off_loop(
-            prepare, body, headers, self._tokenizer, served, self._rng, time.time()
+            work, body, headers, self._tokenizer, served, self._rng, time.time()
         )
+
+    def _with_prefixes(self, prepare: Prepare) -> Prepare:
+        """Add what the router is to know of the prompts: off the loop, if tokenising is."""
+        assert self._block_tokens is not None
+        block_tokens, salt = self._block_tokens, b""
+        return lambda *arguments: with_prefixes(prepare(*arguments), block_tokens, salt)
 
     async def tell(self, work: Work, request: Request) -> dict[str, Any]:
         """Return the answer to a request that needs the tokenizer alone.

@@ -1,10 +1,12 @@
 """Order: one sequence to generate, and the two ways in which it can come to nothing."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from deployments.messages import Refusal, ReplicaInfo
+from deployments.prefixes import prefix_of
 from engine.request import SamplingParams
 from engine.submission import Submission
 from router.ticket import Ticket
@@ -46,6 +48,7 @@ class Order:
             first token; None is never.
         end_at: when it is given up in any case.
         traceparent: the W3C trace context that its spans belong to; empty without tracing.
+        prefix: of the prompt, as in `router.ticket.Ticket`; None if the router does not look.
     """
 
     key: str
@@ -59,6 +62,7 @@ class Order:
     first_token_at: float | None = None
     end_at: float | None = None
     traceparent: str = ""
+    prefix: tuple[int, ...] | None = None
 
     def deadline(self, begun: bool) -> tuple[float, str] | None:
         """When it is given up and by which limit, the message of the refusal; None is never.
@@ -76,7 +80,9 @@ class Order:
         deadline = self.deadline(begun)
         return None if deadline is None else deadline[0] - time.monotonic()
 
-    def ticket(self, key: str, call: str, info: ReplicaInfo, generated: int, again: bool) -> Ticket:
+    def ticket(
+        self, key: str, call: str, info: ReplicaInfo, generated: Sequence[int], again: bool
+    ) -> Ticket:
         """Return the ticket for one life of the sequence.
 
         Args:
@@ -86,7 +92,7 @@ class Order:
             generated: tokens that it has.
             again: it had a place before.
         """
-        now = len(self.prompt) + generated
+        now = len(self.prompt) + len(generated)
         most = min(len(self.prompt) + self.params.max_tokens, info.max_model_len)
         blocks_now = -(-now // info.block_tokens)
         return Ticket(
@@ -101,8 +107,14 @@ class Order:
             tenant=self.tenant,
             cost=0 if again else len(self.prompt),
             call=call,
-            start_within_s=self.left_s(generated > 0),
+            start_within_s=self.left_s(bool(generated)),
+            prefix=self._prefix(info.block_tokens, generated),
         )
+
+    def _prefix(self, block_tokens: int, generated: Sequence[int]) -> tuple[int, ...]:
+        if self.prefix is None or not generated:
+            return self.prefix or ()
+        return prefix_of((*self.prompt, *generated), block_tokens, b"")
 
     def submission(self, key: str, generated: tuple[int, ...]) -> Submission:
         """Return what a replica is given for one life of the sequence, of this name."""

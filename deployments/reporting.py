@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from deployments.messages import Heard, Vitals
+from deployments.prefix_news import PrefixNews, Told
 from router.report import Report
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class Reporter:
         send: delivers a report; returns what the router answers.
         interval_s: least time between two reports unless room came free.
         heartbeat_s: most time between two reports.
+        prefixes: what the prefix cache holds, if the router places by that. It goes with reports
+            that are sent anyway: what is on its way to a replica counts there as held.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Reporter:
         send: Callable[[Report, Vitals], Awaitable[Heard]],
         interval_s: float,
         heartbeat_s: float,
+        prefixes: PrefixNews | None = None,
     ) -> None:
         self._replica = replica
         self._kind = kind
@@ -73,6 +77,7 @@ class Reporter:
         self._send = send
         self._interval_s = interval_s
         self._heartbeat_s = heartbeat_s
+        self._prefixes = prefixes
         self._admitted: list[str] = []
         self._ended: list[str] = []
         self._seq = 0
@@ -118,10 +123,13 @@ class Reporter:
                     break
 
     def _news(self) -> bool:
-        return bool(self._admitted or self._ended or self._full or self._figures() != self._said)
+        left = self._prefixes is not None and self._prefixes.left
+        moved = self._admitted or self._ended or self._full or left
+        return bool(moved or self._figures() != self._said)
 
     async def _report(self) -> None:
         figures = self._said = self._figures()
+        told = Told() if self._prefixes is None else self._prefixes.collect(full=self._full)
         admitted, ended = len(self._admitted), len(self._ended)
         self._seq += 1
         report = Report(
@@ -140,6 +148,9 @@ class Reporter:
             # Ending ones are named again when their end comes, which changes nothing.
             ended=(*self._ended, *figures.ending),
             held=figures.held if self._full else None,
+            stored=told.stored,
+            removed=told.removed,
+            prefixes=told.prefixes,
         )
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):

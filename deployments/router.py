@@ -21,7 +21,7 @@ from deployments.lookout import Lookout, requests
 from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unavailable
 from deployments.metrics import Counts
 from deployments.pending import Call, Pending, refusal_of
-from deployments.router_config import router_config
+from deployments.router_config import placement_policy, router_config
 from router.core import RouterCore
 from router.errors import (
     Busy,
@@ -73,7 +73,12 @@ class Router:
         self._config = config
         self._autoscaled = config.autoscaling != "off"
         self._expected = config.max_replicas if self._autoscaled else config.replicas
-        self._core = RouterCore(router_config(config, self._expected), self._clock, self._rng)
+        self._core = RouterCore(
+            router_config(config, self._expected),
+            self._clock,
+            self._rng,
+            placement_policy(config),
+        )
         self._closed = False
         self._pending = Pending()
         self._sessions: dict[str, asyncio.Queue[Word]] = {}

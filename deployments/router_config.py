@@ -2,6 +2,8 @@
 
 from deployments.config import ServeConfig
 from router.config import RouterConfig
+from router.policy import MostFreeBlocks, PlacementPolicy
+from router.prefix_affinity import PrefixAffinity
 from router.tenants import Terms
 
 SETTLE_HEARTBEATS = 2.0
@@ -31,3 +33,14 @@ def router_config(config: ServeConfig, expecting: int) -> RouterConfig:
         ),
         fair_tenants=config.fair_tenants,
     )
+
+
+def placement_policy(config: ServeConfig) -> PlacementPolicy:
+    """Return what chooses among replicas.
+
+    Args:
+        config: of the deployment.
+    """
+    if config.placement == "prefix_affinity":
+        return PrefixAffinity(slack=config.affinity_slack)
+    return MostFreeBlocks()

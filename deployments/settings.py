@@ -158,6 +158,20 @@ class SchedulingSettings(_Settings):
         description="The tenants of `key_file` share the replicas by weight, within a priority; "
         "if false, the rank alone decides.",
     )
+    placement: Literal["most_free_blocks", "prefix_affinity"] = Field(
+        default="most_free_blocks",
+        description="Which replica a request goes to: the one with `most_free_blocks`, or by "
+        "`prefix_affinity` the one that has most of its prompt in its prefix cache, unless that "
+        "one is too far behind (`affinity_slack`).",
+    )
+    affinity_slack: float = Field(
+        default=0.25,
+        ge=0,
+        le=1,
+        description="With `prefix_affinity`, how many fewer blocks than the freest replica the "
+        "one that holds the prompt may have free, as a share of the pool; nor may it be more than "
+        "the blocks that it saves.",
+    )
     max_queued: int = Field(
         default=1024,
         ge=0,

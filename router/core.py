@@ -19,6 +19,7 @@ from router.errors import Busy, UnknownTicket
 from router.gauges import Gauges, priority_gauges, replica_gauges, tenant_gauges
 from router.placing import Placing
 from router.policy import MostFreeBlocks, PlacementPolicy
+from router.prefix_index import Fate
 from router.queue import Entry
 from router.report import Report
 from router.ticket import Decision, Lost, No, Refusal, Ticket
@@ -250,6 +251,7 @@ class RouterCore:
             by_priority=priority_gauges(waiting, now),
             by_tenant=tenant_gauges(self._tenants, waiting),
             expired_total=self._placing.expired,
+            by_prefix=tuple((fate.value, self._ledger.fates[fate]) for fate in Fate),
         )
 
     def _now(self) -> float:

@@ -101,6 +101,8 @@ class Gauges:
         by_priority: of those that wait, the highest priority first.
         by_tenant: in the order of the key file; empty without one.
         expired_total: tickets whose time to start had passed, since the router's start.
+        by_prefix: placements by `router.prefix_index.Fate`, of tickets that say what their prompts
+            begin with.
     """
 
     queued: int
@@ -116,6 +118,7 @@ class Gauges:
     by_priority: tuple[PriorityGauges, ...] = ()
     by_tenant: tuple[TenantGauges, ...] = ()
     expired_total: int = 0
+    by_prefix: tuple[tuple[str, int], ...] = ()
 
 
 def replica_gauges(account: Account, now: float) -> ReplicaGauges:

@@ -38,12 +38,14 @@ class Job:
         params: for the engine, which generates one token at least.
         echo: the prompt's text, if it is to stand before the answer.
         mute: nothing is to be generated: what the engine does generate is dropped.
+        prefix: of the prompt, as in `router.ticket.Ticket`; None if the router does not look.
     """
 
     prompt: tuple[int, ...]
     params: SamplingParams
     echo: str | None = None
     mute: bool = False
+    prefix: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

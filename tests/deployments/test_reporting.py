@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from deployments.messages import Heard, Vitals
+from deployments.prefix_news import MOST_NEWS, PrefixNews
 from deployments.reporting import Figures, Reporter
 from router.report import Report
 
@@ -133,6 +134,41 @@ async def test_room_is_told_at_once_and_steps_are_not() -> None:
     desk.reporter.ended("a")
     await desk.count(2)
     await desk.close()
+
+
+class FullCache:
+    """Has more news than one report can tell."""
+
+    def __init__(self) -> None:
+        self.stored = list(range(MOST_NEWS + 1))
+
+    def prefix_events(self) -> tuple[list[int], list[int]]:
+        stored, self.stored = self.stored, []
+        return stored, []
+
+    def held_prefixes(self) -> list[int]:
+        return [7]
+
+
+async def test_prefixes_go_with_reports_and_in_full_after_one_that_was_lost() -> None:
+    desk = Desk(interval_s=0.001, heartbeat_s=60)
+    desk.reporter._prefixes = PrefixNews(FullCache())
+    await desk.count(1)
+    desk.reporter.ended("a")
+    await desk.count(2)
+    desk.reporter.moved()  # what is left over is news enough
+    first, second, third = await desk.count(3)
+    desk.fail = True
+    desk.reporter.ended("b")
+    desk.arrived.clear()
+    await desk.arrived.wait()
+    desk.fail = False
+    desk.reporter.moved()
+    *_, last = await desk.count(4)
+    await desk.close()
+    assert (first.prefixes, first.stored) == ((7,), ())
+    assert (second.prefixes, len(second.stored), len(third.stored)) == (None, MOST_NEWS, 1)
+    assert (last.prefixes, last.held) == ((7,), ("x",))
 
 
 async def test_an_idle_replica_is_heard_of() -> None:

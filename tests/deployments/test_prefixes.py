@@ -1,0 +1,129 @@
+"""A conversation's second turn goes where its first was computed: all but Ray and the model."""
+
+import random
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from deployments.config import ServeConfig
+from deployments.intake import Intake
+from deployments.messages import Heard, ReplicaInfo, Vitals
+from deployments.openai.call import Job
+from deployments.openai.completions import CompletionCall
+from deployments.order import Order
+from deployments.prefix_news import PrefixNews
+from deployments.prefixes import prefix_of
+from deployments.reporting import Figures, Reporter
+from engine.prefix_cache import BlockManager
+from engine.prefix_hash import chain
+from engine.request import SamplingParams
+from router.report import Report
+from tests.deployments.fleet import WELL, Fleet
+from tests.deployments.sequences import FakeReplica, FakeRouter, Run, until
+
+PARAMS = SamplingParams(max_tokens=8, seed=1)
+INFO = ReplicaInfo("f", 4, 40, 160)
+PROMPT = tuple(range(50))
+
+
+def order(prompt: tuple[int, ...], prefix: tuple[int, ...] | None) -> Order:
+    return Order("k", prompt, PARAMS, 0, 0, 0.0, "id", prefix=prefix)
+
+
+def test_a_ticket_says_what_its_prompt_begins_with_if_anybody_looks() -> None:
+    told = prefix_of(PROMPT, 4, b"")
+    assert told == tuple(chain(PROMPT, 4))
+    assert order(PROMPT, told).ticket("k", "k", INFO, (), False).prefix == told
+    assert order(PROMPT, None).ticket("k", "k", INFO, (), False).prefix == ()
+    assert order(PROMPT, None).ticket("k", "k", INFO, (7, 8), True).prefix == ()
+
+
+async def test_what_goes_on_elsewhere_says_so_too_with_what_was_generated() -> None:
+    router, a, b = FakeRouter("a", "b"), FakeReplica("a"), FakeReplica("b")
+    run = Run(router, a, b, prefix=prefix_of((1, 2, 3, 4, 5), 4, b""))
+    await until(lambda: a.submitted)
+    a.send(7, 8, 9, text="x")
+    a.die()
+    await until(lambda: b.submitted)
+    run.task.cancel()
+    first, again = (ticket.prefix for ticket, _ in router.placed)
+    assert first == tuple(chain((1, 2, 3, 4), 4))
+    assert again == tuple(chain((1, 2, 3, 4, 5, 7, 8, 9), 4))
+
+
+def test_choices_of_one_prompt_share_its_prefix() -> None:
+    intake = Intake(ServeConfig(placement="prefix_affinity", block_size=4), random.Random(0))
+    work = intake._with_prefixes(lambda: _call(PROMPT, PROMPT, (9,) * 8, (9,) * 8))
+    one, two, three, four = work().jobs
+    assert one.prefix == two.prefix == tuple(chain(PROMPT, 4))
+    assert three.prefix == four.prefix == tuple(chain((9,) * 8, 4))
+
+
+def _call(*prompts: tuple[int, ...]) -> Any:
+    jobs = tuple(Job(prompt, PARAMS) for prompt in prompts)
+    return CompletionCall("id", 0, "m", SimpleNamespace(), jobs, each=2)  # type: ignore[arg-type]
+
+
+class Node:
+    """A replica's memory and reporter, without a model."""
+
+    def __init__(self, name: str, fleet: Fleet) -> None:
+        self.manager = BlockManager(4, range(40))
+        self.name, self._fleet = name, fleet
+        self.reporter = Reporter(name, "f", self._figures, self._send, 1, 1, PrefixNews(self))
+
+    def prefix_events(self) -> tuple[list[int], list[int]]:
+        return self.manager.take_events()
+
+    def held_prefixes(self) -> list[int]:
+        return self.manager.held_prefixes()
+
+    def compute(self, *tokens: int) -> None:
+        """Run a request from its beginning to its end."""
+        self.manager.allocate(1, tokens)
+        self.manager.release(1, tokens)
+
+    def _figures(self) -> Figures:
+        free, total = self.manager.free_blocks, self.manager.total_blocks
+        return Figures(total, free, 0, 8, 0, 0, 8, False, held=(), ending=(), vitals=WELL)
+
+    async def _send(self, report: Report, vitals: Vitals) -> Heard:
+        return await self._fleet.router.report(report, vitals, INFO)
+
+
+async def first_and_second_turn(placement: str) -> tuple[bool, Mapping[str, str]]:
+    """Whether the second went where the first did, and what the metrics say."""
+    fleet = Fleet(replicas=2, placement=placement)
+    nodes = {name: Node(name, fleet) for name in ("r1", "r2")}
+    for node in nodes.values():
+        await node.reporter._report()
+
+    async def ask(key: str, prompt: tuple[int, ...]) -> str:
+        prefix = prefix_of(prompt, 4, b"") if placement == "prefix_affinity" else None
+        ticket = order(prompt, prefix).ticket(key, key, INFO, (), False)
+        answer = await fleet.router.acquire("g", ticket)
+        assert isinstance(answer, str)
+        return answer
+
+    home = nodes[await ask("one", PROMPT)]
+    home.compute(*PROMPT, 7, 8, 9)
+    home.reporter.admitted("one")
+    home.reporter.ended("one")
+    await home.reporter._report()
+    await fleet.router.release({"one": True})
+    second = await ask("two", (*PROMPT, 7, 8, 9, *range(5)))
+    page = await fleet.router.metrics("m")
+    lines = [line for line in page.splitlines() if "placed_by_prefix_total{" in line]
+    return second == home.name, {line.split('"')[3]: line.split()[-1] for line in lines}
+
+
+async def test_a_conversation_stays_where_it_was_computed() -> None:
+    stays, metrics = await first_and_second_turn("prefix_affinity")
+    assert stays
+    assert metrics == {"here": "1", "elsewhere": "0", "nowhere": "1"}
+
+
+async def test_by_default_it_goes_to_who_was_used_longest_ago() -> None:
+    stays, metrics = await first_and_second_turn("most_free_blocks")
+    assert not stays
+    assert metrics == {"here": "0", "elsewhere": "0", "nowhere": "0"}
