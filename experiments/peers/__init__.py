@@ -1,0 +1,1 @@
+"""This engine and others of its kind, measured alternately in one run."""
