@@ -4,10 +4,17 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
-from experiments.bench import engine_speed, gap_speed, http_speed, router_speed, scheduler_speed
+from experiments.bench import (
+    engine_speed,
+    gap_speed,
+    http_speed,
+    machine_speed,
+    router_speed,
+    scheduler_speed,
+)
 from experiments.bench.table import Row, as_markdown
 
-PARTS = ("scheduler", "router", "engine", "gap", "http")
+PARTS = ("scheduler", "router", "machine", "engine", "gap", "http")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +33,8 @@ def _measure(args: argparse.Namespace) -> Iterator[Row]:
         yield from scheduler_speed.measure((64, 256))
     if "router" in args.only:
         yield from router_speed.measure((2, 100, 1000), 20_000)
+    if "machine" in args.only:
+        yield from machine_speed.measure(args.model, args.dtypes, args.threads)
     if "engine" in args.only:
         yield from engine_speed.measure(
             args.model, args.dtypes, (1, 8, 32), args.threads, args.repeats

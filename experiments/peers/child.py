@@ -64,7 +64,8 @@ class Child:
                 text=True,
                 start_new_session=True,
             )
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def ready(self, timeout_s: float) -> dict[str, str]:
         """Wait until it has loaded; return the versions of what it loaded.
@@ -132,6 +133,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._listener.join()
 
     def _tree(self) -> list[psutil.Process]:
         try:
@@ -143,8 +145,9 @@ class Child:
     def _listen(self) -> None:
         pipe = self._process.stdout
         assert pipe is not None
-        for line in pipe:
-            self._said.put(line)
+        with pipe:
+            for line in pipe:
+                self._said.put(line)
         self._said.put(None)
 
     def _next(self, timeout_s: float) -> dict[str, Any]:

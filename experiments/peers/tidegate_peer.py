@@ -28,6 +28,7 @@ class Tidegate:
             "tidegate": version("tidegate"),
             "torch": version("torch"),
             "transformers": version("transformers"),
+            "kernels": self._llm.info.kernels,
         }
 
     def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 
 from experiments.peers.answering import Settings, answer
 
-_PAGE, _POLL_S = 16, 1.0
+_PAGE, _POLL_S = 256, 1.0
 
 
 class ContinuousBatching:
