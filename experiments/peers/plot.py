@@ -1,6 +1,7 @@
 """A run as a picture."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -19,7 +20,12 @@ def draw(run: Run, file: Path) -> None:
     from matplotlib import pyplot
 
     loads, peers = run.loads(), list(run.versions)
-    style = {"svg.hashsalt": "peers", "font.size": 9, "text.color": _INK, "axes.edgecolor": _INK}
+    style: dict[Any, Any] = {
+        "svg.hashsalt": "peers",
+        "font.size": 9,
+        "text.color": _INK,
+        "axes.edgecolor": _INK,
+    }
     with matplotlib.rc_context(style):
         figure, panels = pyplot.subplots(
             1, len(loads), figsize=(2.3 * len(loads), 2.9), squeeze=False, layout="constrained"

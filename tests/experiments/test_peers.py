@@ -53,7 +53,7 @@ class Echo:
         return [[len(p) + (together and len(p) % 2)] * tokens for p in prompts]
 
     def spin(self):
-        while time.thread_time() < 1.0:
+        while time.thread_time() < 0.6:
             pass
         Path("spun").touch()
 
