@@ -37,11 +37,19 @@ def draw(run: Run, file: Path) -> None:
                 if spread is None:
                     continue
                 colour = _COLOURS[x % len(_COLOURS)]
-                bar = panel.bar(x, spread.median, width=0.7, color=colour, alpha=0.85)
-                panel.bar_label(bar, fmt="{:,.0f}", padding=3)
+                panel.bar(x, spread.median, width=0.7, color=colour, alpha=0.85)
                 panel.scatter([x] * len(rates), rates, s=7, color=_INK, zorder=3)
+                # Above the highest dot, so that none hides it.
+                panel.annotate(
+                    f"{spread.median:,.0f}",
+                    (x, spread.high),
+                    xytext=(0, 5),
+                    textcoords="offset points",
+                    ha="center",
+                )
             panel.set_xticks(range(len(peers)), peers, rotation=20)
             panel.set_title(load.replace(", ", ",\n"), fontsize=9)
+            panel.yaxis.set_major_formatter("{x:,.0f}")
             panel.margins(y=0.15)
             panel.spines[["top", "right"]].set_visible(False)
         figure.savefig(file, metadata={"Date": None})
