@@ -68,6 +68,7 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         aging=config.aging_ticks,
         admission_preemption=config.admission_preemption,
         max_admission_preemptions=config.max_admission_preemptions,
+        max_passes=config.max_passes,
         prefill_chunk=config.prefill_chunk,
         target_tpot_ms=config.target_tpot_ms,
         threads=config.threads_per_replica,

@@ -194,6 +194,12 @@ class SchedulingSettings(_Settings):
         ge=1,
         description="Times that one request can lose its place to more urgent ones.",
     )
+    max_passes: int = Field(
+        default=0,
+        ge=0,
+        description="Times that a request that waits in a replica for room may be passed by "
+        "smaller ones that fit where it does not. 0: nobody passes.",
+    )
 
 
 class FleetSettings(_Settings):

@@ -51,6 +51,8 @@ class EngineConfig:
         admission_preemption: levels of priority by which a waiting request must exceed a
             running one to take its place; 0: nobody does.
         max_admission_preemptions: times that one request makes way so.
+        max_passes: times that one waiting request may be passed by smaller ones that fit where
+            it does not; 0: nobody passes.
         prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
         target_tpot_ms: milliseconds that a token of a running request should take while
             prompts are computed, which are cut shorter for it; None cuts all alike.
@@ -74,6 +76,7 @@ class EngineConfig:
     aging: int = 100
     admission_preemption: int = 0
     max_admission_preemptions: int = 3
+    max_passes: int = 0
     prefill_chunk: int | None = 512
     target_tpot_ms: float | None = None
     threads: int | None = None
@@ -148,6 +151,7 @@ def build_engine(
             max_model_len=max_model_len,
             admission_preemption=config.admission_preemption,
             max_admission_preemptions=config.max_admission_preemptions,
+            max_passes=config.max_passes,
         ),
         FreeListBlocks(config.block_tokens, range(num_blocks)),
         _prefill_policy(config, times),
@@ -187,6 +191,7 @@ def _require_settings(config: EngineConfig) -> None:
         ("max_batch_tokens", 1),
         ("admission_preemption", 0),
         ("max_admission_preemptions", 1),
+        ("max_passes", 0),
     )
     for name, low in lowest:
         value = getattr(config, name)

@@ -48,6 +48,7 @@ class RequestState:
         seated: it is in the running list, else in the waiting queue (or gone).
         preempted: it ran before, so the queue's limit does not count it.
         admission_preemptions: how often it made way for a newcomer.
+        passed: how often one that ranks behind it was admitted while it waited.
         salt, skip_cache: as in Request.
         cached: tokens that a cache held when it was first seated.
     """
@@ -63,6 +64,7 @@ class RequestState:
     seated: bool = False
     preempted: bool = False
     admission_preemptions: int = 0
+    passed: int = 0
     salt: bytes = b""
     skip_cache: bool = False
     cached: int = 0

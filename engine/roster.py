@@ -7,6 +7,8 @@ Invariants between calls:
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
+from itertools import takewhile
 from operator import attrgetter
 
 from engine.blocks import Allocation, BlockSpace, Found, PrefixCache, blocks_for
@@ -27,6 +29,7 @@ class Roster:
         fresh: waiting ones that never ran.
         preemptions: how often a running one was put back into the queue.
         admission_preemptions: how often that was to make way for a newcomer.
+        gap_admissions: how often one was seated before others that rank before it.
         queried_tokens: tokens that were looked for in a prefix cache, at first seatings.
         found_tokens: those of them whose K and V were there.
     """
@@ -39,6 +42,7 @@ class Roster:
         self.fresh = 0
         self.preemptions = 0
         self.admission_preemptions = 0
+        self.gap_admissions = 0
         self.queried_tokens = 0
         self.found_tokens = 0
         self._blocks = blocks
@@ -85,6 +89,26 @@ class Roster:
         state = self.states[self._queue.peek()]
         allocation = self._allocate(state)
         self._queue.pop()
+        self._seat(state, allocation)
+
+    def first(self, count: int) -> list[RequestState]:
+        """Return the highest-ranked waiting requests, at most ``count``."""
+        return [self.states[id] for id in self._queue.first(count)]
+
+    def seat_filler(self, state: RequestState, waiting: Iterable[RequestState]) -> None:
+        """Seat a waiting request before others, the first of the queue, which it passes.
+
+        Raises:
+            NoCapacity: too few blocks are free for its tokens; nothing has changed.
+        """
+        allocation = self._allocate(state)
+        self._queue.take(state.id)
+        self._seat(state, allocation)
+        self.gap_admissions += 1
+        for other in takewhile(lambda other: other is not state, waiting):
+            other.passed += 1
+
+    def _seat(self, state: RequestState, allocation: Allocation) -> None:
         self._count(state, -1)
         # Whatever a cache holds, one token is left to compute: its logits are needed.
         state.computed = min(allocation.cached_tokens, len(state.tokens) - 1)

@@ -20,9 +20,11 @@ Not thread-safe: whoever drives it serialises the calls.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from engine.admission import sequence_limit
-from engine.blocks import BlockSpace, Found, NoCapacity
+from engine.blocks import BlockSpace, Found, NoCapacity, blocks_for
+from engine.gaps import WINDOW, choose_filler
 from engine.plan import Chunk, Plan, RequestState, ScheduleOutput
 from engine.prefill import PrefillPolicy, StepBudget, WholePrompt
 from engine.rank import SchedPolicy, rank_of
@@ -238,6 +240,7 @@ class Scheduler:
             waiting_blocks=roster.waiting_blocks,
             preemptions=roster.preemptions,
             admission_preemptions=roster.admission_preemptions,
+            gap_admissions=roster.gap_admissions,
             recomputed_tokens=self._recomputed,
             steps=self._steps,
             queried_tokens=roster.queried_tokens,
@@ -299,6 +302,8 @@ class Scheduler:
     def _plan_admissions(self, plan: Plan) -> Plan:
         """Phase 3: seats for those who wait, in rank order, up to the first that does not fit.
 
+        Smaller ones may fill what it leaves, if the config lets them.
+
         Returns:
             The plan, or a new one if requests that it would have computed made way.
         """
@@ -316,6 +321,7 @@ class Scheduler:
             elif (lighter := self._make_way(state, plan, found)) is not None:
                 plan = lighter
             else:
+                self._fill_gaps(plan)
                 return plan
         return plan
 
@@ -350,6 +356,34 @@ class Scheduler:
             self._roster.make_way(victim)
             lighter.preempted.append(victim.id)
         return lighter
+
+    def _fill_gaps(self, plan: Plan) -> None:
+        """Admit smaller requests than the head of the queue, which cannot start now.
+
+        Not in a step that preempted somebody: who comes then is soon preempted itself.
+        """
+        config, roster = self.config, self._roster
+        if config.max_passes == 0 or plan.preempted:
+            return
+        while len(roster.running) < config.max_seqs and self.blocks.free_blocks > 0:
+            waiting = roster.first(WINDOW)
+            state = choose_filler(waiting, partial(self._fits, plan), self._size, config)
+            if state is None:
+                return
+            roster.seat_filler(state, waiting)
+            length = self._granted(state, plan, state.computed)
+            if length == 0:
+                return
+            plan.add_chunk(state, length)
+
+    def _fits(self, plan: Plan, state: RequestState) -> bool:
+        """Whether a request that waits could start, even if a cache holds nothing of it."""
+        if self._size(state) > self.blocks.free_blocks or self._granted(state, plan, 0) == 0:
+            return False
+        return not self._roster.look_up(state).coming
+
+    def _size(self, state: RequestState) -> int:
+        return blocks_for(len(state.tokens), self.blocks.block_tokens)
 
     def _granted(self, state: RequestState, plan: Plan, computed: int) -> int:
         if plan.budget <= 0:

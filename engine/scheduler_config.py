@@ -20,6 +20,8 @@ class SchedulerConfig:
         admission_preemption: levels of priority by which a waiting request must exceed a
             running one to take its place, >= 0; 0: nobody does. FCFS has no levels.
         max_admission_preemptions: times that one request makes way so, >= 1.
+        max_passes: times that one waiting request may be passed by a smaller one that fits
+            where it does not, >= 0; 0: nobody passes.
 
     Raises:
         InvalidParam: for the first field that is out of its range.
@@ -33,6 +35,7 @@ class SchedulerConfig:
     max_model_len: int = 8192
     admission_preemption: int = 0
     max_admission_preemptions: int = 3
+    max_passes: int = 0
 
     def __post_init__(self) -> None:
         lowest = (
@@ -43,6 +46,7 @@ class SchedulerConfig:
             ("max_model_len", 2),
             ("admission_preemption", 0),
             ("max_admission_preemptions", 1),
+            ("max_passes", 0),
         )
         for name, low in lowest:
             value = getattr(self, name)
@@ -64,6 +68,7 @@ class SchedulerStats:
         waiting_blocks: blocks that those need for the tokens they have so far.
         preemptions: how often a request lost its blocks, since the start.
         admission_preemptions: those of them that made way for a newcomer.
+        gap_admissions: requests admitted before one that ranks before them, since the start.
         recomputed_tokens: tokens computed again after a preemption, since the start.
         steps: steps planned, since the start.
         queried_tokens: tokens of requests that a prefix cache was asked for, since the start.
@@ -77,6 +82,7 @@ class SchedulerStats:
     waiting_blocks: int
     preemptions: int
     admission_preemptions: int
+    gap_admissions: int
     recomputed_tokens: int
     steps: int
     queried_tokens: int = 0

@@ -50,10 +50,36 @@ class WaitingQueue:
         Raises:
             IndexError: the queue is empty.
         """
-        id = heapq.heappop(self._heap)[1]
+        id = self._pop()[1]
         self._live.remove(id)
-        self._bury()
         return id
+
+    def first(self, count: int) -> list[int]:
+        """Return the ids of the ``count`` highest ranks, or of all if there are fewer.
+
+        Costs O(count log n), and once for each dead entry that comes up among them.
+        """
+        found = [self._pop() for _ in range(min(count, len(self._live)))]
+        for entry in found:
+            heapq.heappush(self._heap, entry)
+        return [id for _, id in found]
+
+    def take(self, id: int) -> None:
+        """Take out one of the highest ranks, as ``pop`` does the highest; ``id`` may come back.
+
+        Costs O(log n) for each before it, since an entry inside a heap cannot be found.
+
+        Raises:
+            KeyError: ``id`` is not queued.
+        """
+        if id not in self._live:
+            raise KeyError(id)
+        before: list[tuple[Rank, int]] = []
+        while (entry := self._pop())[1] != id:
+            before.append(entry)
+        self._live.remove(id)
+        for entry in before:
+            heapq.heappush(self._heap, entry)
 
     def discard(self, id: int) -> bool:
         """Drop ``id``; return whether it was queued."""
@@ -65,6 +91,11 @@ class WaitingQueue:
             heapq.heapify(self._heap)
         self._bury()
         return True
+
+    def _pop(self) -> tuple[Rank, int]:
+        entry = heapq.heappop(self._heap)
+        self._bury()
+        return entry
 
     def _bury(self) -> None:
         while self._heap and self._heap[0][1] not in self._live:

@@ -20,6 +20,7 @@ class Job:
     computed: int = 0
     been_preempted: bool = False
     made_way: int = 0
+    passed: int = 0
     ever_computed: set[int] = field(default_factory=set)
 
     @property
@@ -42,11 +43,14 @@ class NaiveScheduler:
     max_chunk: int | None
     levels: int = 0
     most_made_way: int = 3
+    most_passed: int = 0
+    window: int = 16
     jobs: dict[int, Job] = field(default_factory=dict)
     added: int = 0
     steps: int = 0
     preemptions: int = 0
     admission_preemptions: int = 0
+    gap_admissions: int = 0
     recomputed: int = 0
     planned: list[tuple[int, int]] = field(default_factory=list)
 
@@ -138,19 +142,22 @@ class NaiveScheduler:
                 chunks.append((id, job.computed, size, job.computed + size == job.total))
                 budget -= size
 
-        while not blocked and self.in_order(waiting=True):
+        stuck = False
+        while not blocked and not stuck and self.in_order(waiting=True):
             id = self.in_order(waiting=True)[0]
             job = self.jobs[id]
             victims = self.victims(id)
             if victims is None:
-                break
+                stuck = True
+                continue
             other_chunks = [chunk for chunk in chunks if chunk[0] not in victims]
             other_decodes = [one for one in decodes if one not in victims]
             budget = self.max_batch_tokens - len(other_decodes)
             budget -= sum(length for _, _, length, _ in other_chunks)
             size = self.chunk(job.total, budget, not other_chunks and not other_decodes)
             if size == 0:
-                break
+                stuck = True
+                continue
             for victim in victims:
                 self.preempt(victim)
                 self.jobs[victim].made_way += 1
@@ -159,6 +166,22 @@ class NaiveScheduler:
             job.blocks = self.free()[: self.need(job.total)]
             chunks = [*other_chunks, (id, 0, size, size == job.total)]
             decodes = other_decodes
+
+        while stuck and not preempted:
+            budget = self.max_batch_tokens - len(decodes) - sum(chunk[2] for chunk in chunks)
+            sizes = {
+                id: self.chunk(self.jobs[id].total, budget, not chunks and not decodes)
+                for id in self.in_order(waiting=True)
+            }
+            filler = self.filler([id for id in sizes if sizes[id]])
+            if filler is None:
+                break
+            for id in self.in_order(waiting=True):
+                self.jobs[id].passed += self.jobs[id].key < self.jobs[filler].key
+            self.gap_admissions += 1
+            job = self.jobs[filler]
+            job.blocks = self.free()[: self.need(job.total)]
+            chunks.append((filler, 0, sizes[filler], sizes[filler] == job.total))
 
         self.planned = [(id, start + size) for id, start, size, _ in chunks]
         self.planned += [(id, self.jobs[id].total) for id in decodes]
@@ -176,6 +199,23 @@ class NaiveScheduler:
             if enough and len(others) < self.max_seqs:
                 return gone[::-1]
         return None
+
+    def filler(self, affordable: list[int]) -> int | None:
+        """Who of those that may pass all before it fills the gap best."""
+        if len(self.in_order(waiting=False)) >= self.max_seqs:
+            return None
+        near = self.in_order(waiting=True)[: self.window]
+        fitting: list[int] = []
+        for place, id in enumerate(near[1:], start=1):
+            room = self.need(self.jobs[id].total) <= len(self.free())
+            spared = all(self.jobs[other].passed < self.most_passed for other in near[:place])
+            if room and spared and id in affordable:
+                fitting.append(id)
+        if self.priority_policy:
+            level = [self.jobs[id].priority for id in fitting[:1]]
+            fitting = [id for id in fitting if self.jobs[id].priority in level]
+        largest = max((self.need(self.jobs[id].total) for id in fitting), default=0)
+        return next((id for id in fitting if self.need(self.jobs[id].total) == largest), None)
 
     def makes_way(self, id: int, newcomer: int) -> bool:
         job, other = self.jobs[id], self.jobs[newcomer]

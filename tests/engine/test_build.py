@@ -138,6 +138,7 @@ def test_another_version_of_the_models_code_has_another_fingerprint(
         ({"admission_preemption": -1}, "admission_preemption must be an integer from 0, not -1"),
         ({"max_admission_preemptions": 0}, "max_admission_preemptions must be .* from 1, not 0"),
         ({"prefill_chunk": 0}, "prefill_chunk must be an integer from 1, not 0"),
+        ({"max_passes": -1}, "max_passes must be an integer from 0, not -1"),
         ({"target_tpot_ms": 0}, "target_tpot_ms must be a number from 0.001 to 1e9, not 0"),
         ({"target_tpot_ms": True}, "target_tpot_ms must be a number from 0.001 to 1e9, not True"),
         ({"threads": 0}, "threads must be an integer from 1, not 0"),

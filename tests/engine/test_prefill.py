@@ -142,6 +142,15 @@ def test_most_steps_of_a_noisy_machine_keep_to_the_target(machine: Machine, deco
     assert sum(late) <= 0.3 * len(late)
 
 
+def test_what_few_tokens_cost_is_not_believed_of_many() -> None:
+    """Fault: tokens that came free with the weights promise a step without end."""
+    times = StepTimes()
+    for _ in range(20):
+        times.observe(0, 8, 0.020)
+        times.observe(40, 8, 0.0201)
+    assert Paced(0.1, 4096, times).step_budget(8) == 80
+
+
 def test_without_decodes_there_is_nothing_to_keep_up() -> None:
     """Fault: an idle replica computes a prompt in crumbs."""
     policy = Paced(0.001, 512, StepTimes())

@@ -36,8 +36,10 @@ def mostly(usual: int, *others: int) -> st.SearchStrategy[int]:
     return st.sampled_from([usual] * 8 + list(others))
 
 
-# Levels of admission preemption, and how often one request makes way.
-options = st.tuples(mostly(1, 2, 4, 0, 0, 0, 0), st.integers(1, 3))
+# Levels of admission preemption, how often one request makes way, how often one is passed.
+options = st.tuples(
+    mostly(1, 2, 4, 0, 0, 0, 0), st.integers(1, 3), st.sampled_from([0, 0, 1, 2, 9])
+)
 
 # Requests that a small pool holds one by one, but not together.
 crowd = st.lists(
@@ -74,7 +76,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         block_tokens: int,
         room: int,
         max_chunk: int | None,
-        option: tuple[int, int],
+        option: tuple[int, int, int],
         jobs: list[tuple[int, int, int]],
     ) -> None:
         total_blocks = room // block_tokens
@@ -207,6 +209,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         assert stats.free_blocks == real.blocks.free_blocks == len(naive.free())
         assert (stats.preemptions, stats.steps) == (naive.preemptions, naive.steps)
         assert stats.admission_preemptions == naive.admission_preemptions
+        assert stats.gap_admissions == naive.gap_admissions
         assert stats.recomputed_tokens == naive.recomputed
         assert real.unfinished() == len(naive.jobs)
         assert real.has_unfinished() == bool(naive.jobs)

@@ -65,6 +65,21 @@ def test_dropped_requests_do_not_pile_up() -> None:
     assert len(queue._heap) < 200
 
 
+def test_one_that_was_taken_out_of_turn_may_come_back() -> None:
+    """Fault: its first entry is still there, so it is queued twice, or never again."""
+    queue = WaitingQueue()
+    for id in range(5):
+        queue.push(rank(id, id), id)
+    queue.discard(1)
+    queue.take(3)
+    assert (3 in queue, len(queue), queue.first(9)) == (False, 3, [0, 2, 4])
+    queue.push(rank(3, 3), 3)
+    assert [queue.pop() for _ in range(4)] == [0, 2, 3, 4]
+    for id in (1, 3, 99):
+        with pytest.raises(KeyError):
+            queue.take(id)
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-5, 5), st.integers(0, 200))))
 def test_any_order_of_calls_gives_the_best_of_those_left(
@@ -81,4 +96,5 @@ def test_any_order_of_calls_gives_the_best_of_those_left(
         assert len(queue) == len(left)
         if left:
             assert queue.peek() == min(left, key=lambda id: left[id])
+        assert queue.first(3) == sorted(left, key=lambda id: left[id])[:3]
     assert [queue.pop() for _ in range(len(left))] == sorted(left, key=lambda id: left[id])
