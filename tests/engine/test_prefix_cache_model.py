@@ -70,19 +70,29 @@ class CacheAgainstPlain(RuleBasedStateMachine):
 
     @rule(data=st.data(), more=st.lists(token, max_size=6))
     def allocate_what_was_there(self, data: st.DataObject, more: list[int]) -> None:
-        """A follow-up of an earlier request, or the same once more."""
-        if self.past:
-            self.allocate(data.draw(st.sampled_from(self.past)) + more, b"", True)
+        """A follow-up of another request, or the same once more."""
+        known = self.past + [run.tokens for run in self.runs.values()]
+        if known:
+            self.allocate(data.draw(st.sampled_from(known)) + more, b"", True)
+
+    @rule(prompt=prompts, salt=st.sampled_from(SALTS), copies=st.integers(1, 3))
+    def several_of_one_prompt(self, prompt: list[int], salt: bytes, copies: int) -> None:
+        """Each comes when the one before it is computed and still runs."""
+        for _ in range(copies):
+            self.allocate(prompt, salt, True)
+            if self.next_id in self.runs:
+                self.compute_to(self.next_id, len(prompt))
 
     @rule(data=st.data(), count=st.integers(1, 6))
     def compute(self, data: st.DataObject, count: int) -> None:
         """A piece of a prompt is computed and others are told."""
         if id := self.any(data):
-            run = self.runs[id]
-            upto = min(len(run.tokens), run.done + count)
-            self.write(id, upto)
-            self.real.computed(id, run.tokens, upto)
-            self.plain.computed(id, run.tokens, upto)
+            self.compute_to(id, min(len(self.runs[id].tokens), self.runs[id].done + count))
+
+    def compute_to(self, id: int, upto: int) -> None:
+        self.write(id, upto)
+        self.real.computed(id, self.runs[id].tokens, upto)
+        self.plain.computed(id, self.runs[id].tokens, upto)
 
     @rule(data=st.data(), more=st.lists(token, min_size=1, max_size=4))
     def grow(self, data: st.DataObject, more: list[int]) -> None:
