@@ -20,6 +20,7 @@ from engine.loader import load_model, load_tokenizer, resolve
 from engine.memory import free_bytes, pool_bytes
 from engine.model_info import ModelInfo, model_info
 from engine.prefill import Chunked, Paced, PrefillPolicy, WholePrompt
+from engine.prefix_cache import BlockManager
 from engine.rank import SchedPolicy
 from engine.request import is_int, is_number, require
 from engine.sampling import Sampler
@@ -56,6 +57,7 @@ class EngineConfig:
         prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
         target_tpot_ms: milliseconds that a token of a running request should take while
             prompts are computed, which are cut shorter for it; None cuts all alike.
+        prefix_cache: find again what other requests have computed of the same beginning.
         threads: CPU threads of the model; None leaves torch's choice.
         kernels: ``native`` are this package's own in C++, ``torch`` torch's; ``auto`` takes
             the former where they can be used.
@@ -79,6 +81,7 @@ class EngineConfig:
     max_passes: int = 0
     prefill_chunk: int | None = 512
     target_tpot_ms: float | None = None
+    prefix_cache: bool = True
     threads: int | None = None
     kernels: str = "auto"
     allow_variance: bool = False
@@ -140,6 +143,7 @@ def build_engine(
     _check(backend, shape, config, device, info.vocab_size)
     num_blocks = _num_blocks(config, shape, max_model_len, device)
     runner = backend.runner(KVPool(shape, num_blocks, config.block_tokens, device))
+    blocks = BlockManager if config.prefix_cache else FreeListBlocks
     times = StepTimes()
     scheduler = Scheduler(
         SchedulerConfig(
@@ -153,7 +157,7 @@ def build_engine(
             max_admission_preemptions=config.max_admission_preemptions,
             max_passes=config.max_passes,
         ),
-        FreeListBlocks(config.block_tokens, range(num_blocks)),
+        blocks(config.block_tokens, range(num_blocks)),
         _prefill_policy(config, times),
         clock,
     )

@@ -16,6 +16,7 @@ from engine.failures import Failures
 from engine.guides import Guides, Matcher
 from engine.invariants import check_invariants
 from engine.live import Live, Read, prompt_tops
+from engine.prefix_cache import BlockManager
 from engine.request import FinishReason, InvalidParam, StepOutput, Token
 from engine.runner import Runner
 from engine.sampling import Sampler
@@ -179,6 +180,21 @@ class Engine:
         with self._changed:
             return tuple(self._ids)
 
+    def prefix_events(self) -> tuple[list[int], list[int]]:
+        """Hashes of blocks that the prefix cache finds since the last call, and no more.
+
+        They are those of :func:`engine.prefix_hash.chain`. Nothing without a prefix cache.
+        """
+        blocks = self._scheduler.blocks
+        with self._changed:
+            return blocks.take_events() if isinstance(blocks, BlockManager) else ([], [])
+
+    def held_prefixes(self) -> list[int]:
+        """Hashes of all blocks that the prefix cache finds; the events begin anew."""
+        blocks = self._scheduler.blocks
+        with self._changed:
+            return blocks.held_prefixes() if isinstance(blocks, BlockManager) else []
+
     def progress(self) -> Progress:
         """Whether the loop moves."""
         with self._changed:
@@ -281,7 +297,8 @@ class Engine:
         self._stepping = bool(live)
         now = self._monotonic()
         for id, one in live.items():
-            if one.start(now):
+            if not one.started:
+                one.start(now, self._scheduler.cached_tokens(id))
                 self._start_limits.discard(id)
 
     def _read_all(self, live: dict[int, Live], result: StepResult) -> dict[int, Read]:

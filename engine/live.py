@@ -28,6 +28,7 @@ class Live:
         submitted_at: monotonic seconds.
         started: some step has computed something of it.
         queued_s: how long it waited for that, until that has been told.
+        cached: tokens of its prompt that a prefix cache held then, until that has been told.
         prompt: log-probabilities of the prompt from its second token on, as far as they
             are known; None if nobody asked for them, or they have been told.
     """
@@ -39,6 +40,7 @@ class Live:
     submitted_at: float
     started: bool = False
     queued_s: float | None = None
+    cached: int = 0
     prompt: list[TokenLogprobs] | None = None
 
     @classmethod
@@ -59,21 +61,24 @@ class Live:
         stop_tokens = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos)
         row = SampleRow(params, seed, submission.prompt, generated, stop_tokens, matcher)
         text = Detokenizer(token_bytes, params.stop, generated, params.min_tokens)
-        scored = params.prompt_logprobs is not None and not generated
-        return cls(submission.key, row, generated, text, now, prompt=[] if scored else None)
+        scores: list[TokenLogprobs] | None = [] if submission.scored else None
+        return cls(submission.key, row, generated, text, now, prompt=scores)
 
     @property
     def prompt_top(self) -> int | None:
         """Likeliest tokens to tell with each of the prompt that is computed now."""
         return None if self.prompt is None else self.row.params.prompt_logprobs
 
-    def start(self, now: float) -> bool:
-        """Note that a step computes something of it; return whether it is the first."""
-        if self.started:
-            return False
+    def start(self, now: float, cached: int) -> None:
+        """Note that the first step computes something of it.
+
+        Args:
+            now: monotonic seconds.
+            cached: tokens that a prefix cache held.
+        """
         self.started = True
         self.queued_s = now - self.submitted_at
-        return True
+        self.cached = min(cached, len(self.row.prompt))
 
     def score(self, start: int, told: list[TokenLogprobs]) -> None:
         """Keep what a chunk from position ``start`` says of the prompt's next tokens.
@@ -105,12 +110,13 @@ class Live:
             moved: there is a new token, so the prompt has been computed to its end.
         """
         queued_s, self.queued_s = self.queued_s, None
+        cached, self.cached = self.cached, 0
         prompt: tuple[TokenLogprobs | None, ...] = ()
         if moved and self.prompt is not None:
             prompt, self.prompt = (None, *self.prompt), None
         if queued_s is None and told is None and not prompt:
             return None
-        return Detail(queued_s, () if told is None else (told,), prompt)
+        return Detail(queued_s, () if told is None else (told,), prompt, cached)
 
 
 def prompt_tops(live: Mapping[int, Live]) -> dict[int, int]:

@@ -19,6 +19,7 @@ class Submission:
         arrival: tick of the first arrival in the scheduler's clock; None takes now.
         generated: tokens produced elsewhere, which it goes on from.
         start_by: tick after which it is not to be started any more; None is never.
+        salt: requests with different salts share nothing of a prefix cache.
     """
 
     key: str
@@ -28,6 +29,7 @@ class Submission:
     arrival: int | None = None
     generated: tuple[int, ...] = ()
     start_by: int | None = None
+    salt: bytes = b""
 
     def request(self) -> Request:
         """What the scheduler needs to know of it."""
@@ -37,7 +39,14 @@ class Submission:
             priority=self.priority,
             arrival=self.arrival,
             generated=list(self.generated),
+            salt=self.salt,
+            skip_cache=self.scored,
         )
+
+    @property
+    def scored(self) -> bool:
+        """Whether its prompt's log-probabilities are told, so that all of it is computed."""
+        return self.params.prompt_logprobs is not None and not self.generated
 
     def check_ids(self, vocab: int) -> None:
         """Check that all tokens, those of the parameters too, are below ``vocab``.
@@ -89,11 +98,13 @@ class Detail:
         logprobs: one for each of the delta's tokens, if the request asked for them.
         prompt_logprobs: on the first delta, if the request asked for them and brought no
             generated tokens: one for each token of the prompt, None for the first.
+        cached_tokens: with ``queued_s``: tokens of the prompt that a prefix cache held.
     """
 
     queued_s: float | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from engine.blocks import FreeListBlocks
 from engine.invariants import check_invariants
 from engine.logits import SampleRow
 from engine.prefill import PrefillPolicy, WholePrompt
+from engine.prefix_cache import BlockManager
 from engine.request import SamplingParams
 from engine.runner import Runner
 from engine.sampling import Sampler
@@ -40,11 +41,12 @@ class Answer:
 
 @dataclass(slots=True)
 class Run:
-    """All answers, and how often somebody was preempted on the way."""
+    """All answers, how often somebody was preempted on the way, and what a cache spared."""
 
     answers: list[Answer]
     preemptions: int
     admission_preemptions: int
+    found_tokens: int
 
 
 def run(
@@ -55,6 +57,7 @@ def run(
     max_batch_tokens: int = 512,
     max_seqs: int = 64,
     admission_preemption: int = 0,
+    cache: bool = False,
 ) -> Run:
     """Run the jobs over the first ``num_blocks`` blocks of the runner's pool."""
     pool = runner.pool
@@ -66,7 +69,9 @@ def run(
             max_model_len=2048,
             admission_preemption=admission_preemption,
         ),
-        FreeListBlocks(pool.block_tokens, range(num_blocks or pool.num_blocks)),
+        (BlockManager if cache else FreeListBlocks)(
+            pool.block_tokens, range(num_blocks or pool.num_blocks)
+        ),
         prefill or WholePrompt(),
     )
     vocab = None
@@ -98,7 +103,7 @@ def run(
         check_invariants(scheduler)
     assert scheduler.blocks.free_blocks == scheduler.blocks.total_blocks
     stats = scheduler.stats()
-    return Run(answers, stats.preemptions, stats.admission_preemptions)
+    return Run(answers, stats.preemptions, stats.admission_preemptions, stats.found_tokens)
 
 
 def same_bits(a: Answer, b: Answer) -> bool:

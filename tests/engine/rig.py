@@ -11,6 +11,7 @@ from engine.blocks import FreeListBlocks
 from engine.engine import Engine
 from engine.guides import Guides
 from engine.prefill import Chunked
+from engine.prefix_cache import BlockManager
 from engine.request import SamplingParams
 from engine.runner import Batch, ModelRunner
 from engine.sampling import Sampler
@@ -88,9 +89,10 @@ class Bench:
         clock: Callable[[], int] | None = None,
         chunk: int = 16,
         times: StepTimes | None = None,
+        cache: bool = False,
     ) -> None:
         self.inbox = Inbox()
-        self.blocks = FreeListBlocks(4, range(num_blocks))
+        self.blocks = (BlockManager if cache else FreeListBlocks)(4, range(num_blocks))
         self.runner = tiny_runner(num_blocks, 4, FaultyRunner)
         self.runner.before = lambda batch: None
         scheduler = Scheduler(

@@ -142,6 +142,36 @@ def test_admission_preemption_keeps_outputs(
         assert same_bits(a, b), f"request {i}"
 
 
+def test_prefix_hits_keep_outputs(runner: Runner) -> None:
+    """Fault: K and V that another request computed, in other chunks and beside others, are not
+    to the bit those that a request would have computed itself."""
+    rng = random.Random(9)
+    system = [rng.randrange(17, 40_000) for _ in range(75)]
+    requests = [
+        Job(
+            prompt=tuple(
+                system[: rng.choice([32, 70, 75])]
+                + [rng.randrange(17, 40_000) for _ in range(rng.choice([1, 9, 40]))]
+            ),
+            max_tokens=rng.choice([3, 8]),
+            params=SEEDED if i % 2 else GREEDY,
+            seed=i,
+            step=i,
+        )
+        for i in range(6)
+    ]
+    requests.append(replace(requests[0], step=7))
+    plain = run(runner, [replace(job, step=0) for job in requests])
+    assert (plain.found_tokens, plain.preemptions) == (0, 0)
+    for num_blocks in (None, 20):
+        cached = run(
+            runner, requests, num_blocks, prefill=Chunked(48), max_batch_tokens=100, cache=True
+        )
+        assert cached.found_tokens > 150
+        for i, (a, b) in enumerate(zip(cached.answers, plain.answers, strict=True)):
+            assert same_bits(a, b), f"request {i} with {num_blocks} blocks"
+
+
 def test_the_self_check_passes_here(backend: Backend, shape: KVShape) -> None:
     check_same_bits(backend.runner, shape, CPU, VOCAB)
 

@@ -193,6 +193,21 @@ def test_as_few_make_way_as_a_newcomer_with_shared_blocks_needs() -> None:
     check_answers(model)
 
 
+def test_nobody_makes_way_for_blocks_that_the_newcomer_has_already() -> None:
+    """Fault: what a newcomer shares with a victim counts as gained, so the victim is preempted
+    in vain."""
+    model = caching(blocks=8, policy="priority", admission_preemption=1)
+    model.add(range(9), max_tokens=4)  # holds 3 blocks, of which the newcomer shares 2
+    model.add(range(80, 93), max_tokens=3, priority=9)  # holds 4, and ranks before it
+    model.step()
+    model.add([*range(8), *range(70, 79)], max_tokens=3, priority=5)
+    model.step()
+    # Five blocks less two are lacking two: one is free, and one more would come free.
+    assert model.plans[-1].preempted == []
+    model.run()
+    check_answers(model)
+
+
 @dataclass(frozen=True)
 class Job:
     """A request: which beginnings it has, what is its own, and what becomes of it."""
