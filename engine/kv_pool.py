@@ -1,5 +1,8 @@
 """KVPool: the tensors that hold keys and values, block by block."""
 
+import math
+import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +48,7 @@ class KVPool:
         self.block_tokens = block_tokens
         self.null_block = num_blocks
         size = (shape.layers, num_blocks + 1, block_tokens, 2, shape.kv_heads, shape.head_dim)
-        self._data = torch.zeros(size, dtype=shape.dtype, device=device)
+        self._data = _zeros(size, shape.dtype, device)
 
     @property
     def device(self) -> torch.device:
@@ -84,3 +87,15 @@ class KVPool:
         found = self._data[layer].index_select(0, tables.flatten()).float()
         found = found.view(len(tables), -1, *found.shape[2:])[:, :keys]
         return found[:, :, 0], found[:, :, 1]
+
+
+def _zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Like ``torch.zeros``, but on a CPU a page takes memory only when it is first written.
+
+    A pool is made as large as it may ever be needed; most of it may never be.
+    """
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    elements = math.prod(size)
+    pages = mmap.mmap(-1, elements * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype, count=elements).view(*size)

@@ -1,6 +1,8 @@
 // Linear: y = x W^T + b over a weight that is packed into panels once.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -17,11 +19,16 @@ struct Free {
 template <class T>
 using Buffer = std::unique_ptr<T[], Free>;
 
+// Large buffers ask for huge pages: a processor reads ahead within a page only, and weights
+// are read from end to end in every step.
 template <class T>
 Buffer<T> allocate(size_t count) {
-    const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-    void* memory = std::aligned_alloc(64, bytes ? bytes : 64);
+    constexpr size_t HUGE = size_t{1} << 21;
+    const size_t bytes = std::max<size_t>(count * sizeof(T), 1);
+    const size_t align = bytes < HUGE ? 64 : HUGE;
+    void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align);
     if (memory == nullptr) throw std::bad_alloc();
+    if (align == HUGE) madvise(memory, bytes, MADV_HUGEPAGE);
     return Buffer<T>(static_cast<T*>(memory));
 }
 
