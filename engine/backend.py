@@ -13,8 +13,10 @@ from engine.linear import make_invariant
 from engine.native.library import NativeUnavailable, load
 from engine.native.model import NativeModel
 from engine.native.runner import NativeRunner
+from engine.native.sampler import NativeSampler
 from engine.request import InvalidParam
 from engine.runner import ModelRunner, Runner
+from engine.sampling import Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,10 @@ class Backend(Protocol):
 
     def runner(self, pool: KVPool) -> Runner:
         """Return a runner over ``pool``; only one of a backend's runners may run at a time."""
+        ...
+
+    def sampler(self, vocab: int) -> Sampler:
+        """Return what chooses tokens from its runners' logits, when none of them runs."""
         ...
 
     def identity(self) -> object:
@@ -65,6 +71,10 @@ class TorchBackend:
         runner = ModelRunner(self._model, pool)
         self._decode_tile = runner.attention.decode_tile
         return runner
+
+    def sampler(self, vocab: int) -> Sampler:
+        """Return torch's sampler."""
+        return Sampler(vocab, self._model.device)
 
     def identity(self) -> object:
         """Return the versions, the processor, the threads and how the kernels are used."""
@@ -99,6 +109,10 @@ class NativeBackend:
     def runner(self, pool: KVPool) -> NativeRunner:
         """Return a runner over ``pool``."""
         return NativeRunner(self._model, pool)
+
+    def sampler(self, vocab: int) -> Sampler:
+        """Return the kernels' sampler."""
+        return NativeSampler(self._model)
 
     def identity(self) -> object:
         """Return the library's digest; the angles come from torch."""

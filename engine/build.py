@@ -23,7 +23,6 @@ from engine.prefill import Chunked, Paced, PrefillPolicy, WholePrompt
 from engine.prefix_cache import BlockManager
 from engine.rank import SchedPolicy
 from engine.request import is_int, is_number, require
-from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.self_check import Variance, check_same_bits
 from engine.step_times import StepTimes
@@ -161,7 +160,7 @@ def build_engine(
         _prefill_policy(config, times),
         clock,
     )
-    sampler = Sampler(info.vocab_size, device)
+    sampler = backend.sampler(info.vocab_size)
     rng = rng or random.Random()
     text = TokenBytes(tokenizer)
     guides = LazyGuides(lambda: _guides(tokenizer, info))

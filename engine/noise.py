@@ -48,8 +48,11 @@ class Noise:
         halves = _mix(self._steps + keys).view(torch.int32)
         return _gumbel(halves[:, : self._vocab])
 
-    def at(self, key: int, tokens: Tensor) -> Tensor:
-        """Noise of some tokens: int64 ids [n] to float32 [n], equal to ``rows`` there."""
+    def at(self, key: int | Tensor, tokens: Tensor) -> Tensor:
+        """Noise of some tokens: int64 ids [n] to float32 [n], equal to ``rows`` there.
+
+        ``key`` is one for all, or int64 [n].
+        """
         halves = _mix(self._steps[tokens >> 1] + key).view(torch.int32).view(-1, 2)
         return _gumbel(halves.gather(1, (tokens & 1).unsqueeze(1)).squeeze(1))
 

@@ -88,7 +88,7 @@ class Sampler:
         if not rows:
             return []
         logits = adjusted(logits.float(), rows)
-        tops: list[float] = logits.amax(dim=-1).tolist()
+        tops = self._tops(logits)
         out: list[int | SamplingError] = [SamplingError(top) for top in tops]
         greedy, plain, filtered = self._by_kind(tops, rows)
 
@@ -101,6 +101,11 @@ class Sampler:
         for i in filtered:
             out[i] = self._draw_filtered(logits[i], tops[i], rows[i])
         return out
+
+    def _tops(self, logits: Tensor) -> list[float]:
+        """The largest logit of each row, nan if it holds one."""
+        tops: list[float] = logits.amax(dim=-1).tolist()
+        return tops
 
     def _by_kind(
         self, tops: Sequence[float], rows: Sequence[SampleRow]
@@ -122,6 +127,7 @@ class Sampler:
         return greedy, plain, filtered
 
     def _likeliest(self, logits: Tensor, group: list[int]) -> list[int]:
+        """The first of the likeliest tokens of some rows."""
         if not group:
             return []
         # torch documents that argmax gives the first of equal values.
@@ -129,8 +135,9 @@ class Sampler:
         return tokens
 
     def _draw(self, logits: Tensor, rows: Sequence[SampleRow], group: list[int]) -> list[int]:
+        """A token for each of some rows, by its probability."""
         keys = [[noise_key(rows[i].seed, len(rows[i].generated))] for i in group]
-        scales = [[_scale(rows[i].params)] for i in group]
+        scales = [[scale_of(rows[i].params)] for i in group]
         picked = _take(logits, group)
         score = picked - picked.amax(dim=-1, keepdim=True)
         score /= torch.tensor(scales, dtype=torch.float32, device=logits.device)
@@ -142,7 +149,7 @@ class Sampler:
         kept = kept_tokens(logits, top, row.params)
         # The same float32 operations as in _draw: a filter does not change the score of
         # the tokens that it keeps.
-        score = (logits[kept] - top) / _scale(row.params)
+        score = (logits[kept] - top) / scale_of(row.params)
         score += self._noise.at(noise_key(row.seed, len(row.generated)), kept)
         return int(kept[score.argmax()])
 
@@ -219,10 +226,11 @@ def _descending(logits: Tensor) -> Tensor:
 
 def _distance(logits: Tensor, top: float, params: SamplingParams) -> Tensor:
     """Log of each token's probability over that of the likeliest, float64, at most 0."""
-    return (logits.double() - top) / _scale(params)
+    return (logits.double() - top) / scale_of(params)
 
 
-def _scale(params: SamplingParams) -> float:
+def scale_of(params: SamplingParams) -> float:
+    """What differences of logits are divided by."""
     return max(params.temperature, _MIN_TEMPERATURE)
 
 

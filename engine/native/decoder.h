@@ -117,6 +117,8 @@ class Decoder {
         team_.end();
     }
 
+    Team& team() { return team_; }
+
     static int words(int width) { return width / E::PER_WORD; }  // widths are even
 
   private:

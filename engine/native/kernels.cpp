@@ -3,6 +3,7 @@
 // Functions return nullptr or false when memory ran out. A decoder is for one caller at a time.
 #include <new>
 
+#include "choice.h"
 #include "decoder.h"
 
 namespace {
@@ -20,6 +21,7 @@ class AnyDecoder {
                           const float* norm, const float* cos, const float* sin) = 0;
     virtual void hidden(void* pool, int64_t layer_bytes, const Step& step, void* out) = 0;
     virtual void logits(const void* hidden, const int32_t* rows, int count, float* out) = 0;
+    virtual Team& team() = 0;
 };
 
 template <class E>
@@ -66,6 +68,8 @@ class DecoderOf : public AnyDecoder {
     void logits(const void* hidden, const int32_t* rows, int count, float* out) override {
         decoder_.logits(static_cast<const typename E::Storage*>(hidden), rows, count, out);
     }
+
+    Team& team() override { return decoder_.team(); }
 
   private:
     template <class Column>
@@ -128,5 +132,43 @@ bool tidegate_hidden(AnyDecoder* decoder, void* pool, int64_t layer_bytes, const
 bool tidegate_logits(AnyDecoder* decoder, const void* hidden, const int32_t* rows, int count,
                      float* out) {
     return succeeds([&] { decoder->logits(hidden, rows, count, out); });
+}
+
+// The largest of each row of logits [rows][vocab], and the first token that has it.
+void tidegate_largest(AnyDecoder* decoder, const float* logits, int rows, int vocab, float* values,
+                      int32_t* tokens) {
+    Team& team = decoder->team();
+    team.begin();
+    team.run(rows, [&](int row, int) {
+        const Top top = largest(logits + static_cast<size_t>(row) * vocab, vocab);
+        values[row] = top.value;
+        tokens[row] = top.token;
+    });
+    team.end();
+}
+
+// The tokens that could win each row's draw: counts [rows], and as many tokens for each row, at
+// most `room` of them altogether; returns how many there are.
+int64_t tidegate_candidates(AnyDecoder* decoder, const float* const* rows, int count, int vocab,
+                            const float* temperatures, const uint64_t* keys, int32_t* counts,
+                            int32_t* tokens, int64_t room) {
+    int64_t total = 0;
+    const bool done = succeeds([&] {
+        std::vector<std::vector<int32_t>> found(count);
+        Team& team = decoder->team();
+        team.begin();
+        team.run(count, [&](int row, int) {
+            const Top top = largest(rows[row], vocab);
+            candidates(rows[row], vocab, top, temperatures[row], keys[row], found[row]);
+        });
+        team.end();
+        for (int row = 0; row < count; ++row) {
+            counts[row] = static_cast<int32_t>(found[row].size());
+            if (total + counts[row] <= room)
+                std::copy(found[row].begin(), found[row].end(), tokens + total);
+            total += counts[row];
+        }
+    });
+    return done ? total : -1;
 }
 }

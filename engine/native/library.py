@@ -22,7 +22,7 @@ from engine.demo_model import cache_root
 _SOURCES = Path(__file__).parent
 # Without contraction two instances of one template cannot round differently.
 _FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
-_NEEDED = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
+_NEEDED = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
 _COMPILERS = ("c++", "g++", "clang++")
 _MOST_SAID = 300
 
@@ -94,6 +94,11 @@ class Library:
             "set_ends": (flag, [pointer] * 7),
             "hidden": (flag, [pointer, pointer, ctypes.c_int64, pointer, pointer]),
             "logits": (flag, [pointer, pointer, pointer, number, pointer]),
+            "largest": (None, [pointer, pointer, number, number, pointer, pointer]),
+            "candidates": (
+                ctypes.c_int64,
+                [pointer, pointer, number, number, *[pointer] * 4, ctypes.c_int64],
+            ),
         }
         for name, (returns, takes) in signatures.items():
             function = getattr(self.calls, f"tidegate_{name}")

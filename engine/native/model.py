@@ -2,9 +2,10 @@
 
 import ctypes
 import weakref
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -19,6 +20,8 @@ _ROPES = ("default", "linear", "llama3", "yarn")
 _MOST_DIM = 256
 PANEL_TOKENS: Final = 16
 """Tokens that the pool keeps together: a block is one or more times so many."""
+
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[Any]]
 
 # The names that kernels.cpp numbers.
 _LINEARS = (
@@ -122,6 +125,58 @@ class NativeModel:
         )
         if not done:
             raise MemoryError("a step's logits do not fit in memory")
+
+    def largest(self, logits: Tensor) -> tuple[Numbers, Numbers]:
+        """Of each row of float32 logits [rows, vocab] the largest, and its first token.
+
+        The largest is nan, and the token of no use, where a row holds nan.
+        """
+        count, vocab = logits.shape
+        logits = logits.contiguous()
+        values, tokens = np.empty(count, np.float32), np.empty(count, np.int32)
+        self._library.calls.tidegate_largest(
+            self._handle, logits.data_ptr(), count, vocab, values.ctypes.data, tokens.ctypes.data
+        )
+        return values, tokens
+
+    def candidates(
+        self, logits: Tensor, rows: Sequence[int], scales: Tensor, keys: Sequence[int], room: int
+    ) -> tuple[Numbers, Numbers]:
+        """Find the tokens that could win the draws of some rows.
+
+        Args:
+            logits: float32 [all rows, vocab].
+            rows: those that are drawn from; each has a finite largest logit.
+            scales: float32 [len(rows)], the temperatures.
+            keys: of each row's noise.
+            room: how many tokens are expected at most.
+
+        Returns:
+            How many there are for each row, and the tokens, row after row, ascending.
+        """
+        count, vocab = len(rows), logits.shape[1]
+        logits = logits.contiguous()
+        places = logits.data_ptr() + 4 * vocab * np.array(rows, np.uint64)
+        noise = np.array(keys, np.int64)
+        counts = np.empty(count, np.int32)
+        while True:
+            tokens = np.empty(room, np.int32)
+            total = self._library.calls.tidegate_candidates(
+                self._handle,
+                places.ctypes.data,
+                count,
+                vocab,
+                scales.data_ptr(),
+                noise.ctypes.data,
+                counts.ctypes.data,
+                tokens.ctypes.data,
+                room,
+            )
+            if total < 0:
+                raise MemoryError("a step's candidates do not fit in memory")
+            if total <= room:
+                return counts, tokens[:total]
+            room = total
 
     def _set(self, layer: int, part: int, weight: Tensor, bias: Tensor | None) -> None:
         self._library.calls.tidegate_set(
