@@ -13,8 +13,8 @@ import torch
 from engine.loader import resolve
 from experiments.bench.table import Row
 
-# Many times what caches hold.
-_ARRAY_BYTES, _SIDE, _TRIES = 1 << 29, 2048, 10
+# Several times what caches hold, and yet read in the time that a busy system lets a thread run.
+_ARRAY_BYTES, _SIDE, _TRIES = 1 << 28, 1024, 50
 
 
 def measure(
@@ -27,8 +27,8 @@ def measure(
     """Yield the rates of reading and of multiplying, and the limits that follow for a model.
 
     Each is the best of some tries, since a limit is asked for. One request cannot go faster
-    than its weights are read, once a token; a long prompt not faster than two operations a
-    weight and token are computed.
+    than all weights are read, once a token; a long prompt not faster than two operations are
+    done for each of its tokens and each weight of the layers, attention not counted.
 
     Args:
         model: as for ``tidegate serve``.
@@ -43,20 +43,23 @@ def measure(
     array = torch.ones(array_bytes // 4)
     bandwidth = array_bytes / min(_best(array.sum), _best(partial(torch.dot, array, array)))
     yield Row("machine, reading", bandwidth / 1e9, "GB/s", note)
-    weights = weights_read(resolve(model))
+    layers, head = weights_of(resolve(model))
     for name in dtypes:
         dtype = getattr(torch, name)
         matrix = torch.ones(side, side, dtype=dtype)
         operations = 2 * side**3 / _best(partial(torch.mm, matrix, matrix))
         yield Row(f"machine, multiplying {name}", operations / 1e9, "GFLOP/s", note)
-        one = bandwidth / (weights * dtype.itemsize)
+        one = bandwidth / ((layers + head) * dtype.itemsize)
         yield Row(f"limit {name}, 1 concurrent", one, "output tokens/s", "from reading")
-        many = operations / (2 * weights)
+        many = operations / (2 * layers)
         yield Row(f"limit {name}, prefill", many, "prompt tokens/s", "from multiplying")
 
 
-def weights_read(folder: Path) -> int:
-    """How many weights a token needs: all, less a table of embeddings that is only looked up."""
+def weights_of(folder: Path) -> tuple[int, int]:
+    """How many weights a model has in its layers, and in the head that makes logits.
+
+    A table of embeddings is only looked up, and counts where it is the head too.
+    """
     sizes: dict[str, int] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as opened:
@@ -64,9 +67,9 @@ def weights_read(folder: Path) -> int:
             header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
         sizes |= {name: math.prod(tensor["shape"]) for name, tensor in header.items()}
-    if "lm_head.weight" in sizes:
-        return sum(n for name, n in sizes.items() if not name.endswith("embed_tokens.weight"))
-    return sum(sizes.values())
+    table = sum(n for name, n in sizes.items() if name.endswith("embed_tokens.weight"))
+    head = sizes.get("lm_head.weight", 0)
+    return sum(sizes.values()) - table - head, head or table
 
 
 def _best(work: Callable[[], object]) -> float:
