@@ -53,6 +53,9 @@ class Peer(Protocol):
     def scheduler_step_us(self, running: int, steps: int) -> float | None:
         """µs that the scheduler's books of one step take, a median; None if it has none."""
 
+    def close(self) -> None:
+        """End threads that would keep the process alive."""
+
 
 def answer(load: Callable[[Settings], Peer]) -> None:
     """Load an engine with the settings of the command line and answer until stdin ends.
@@ -63,12 +66,16 @@ def answer(load: Callable[[Settings], Peer]) -> None:
     os.dup2(2, 1)
     peer = load(Settings(**json.loads(sys.argv[1])))
     print(json.dumps({"versions": peer.versions}), file=lines)
-    for line in sys.stdin:
-        try:
-            said = _do(peer, json.loads(line))
-        except Exception as error:
-            said = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(said), file=lines)
+    try:
+        for line in sys.stdin:
+            try:
+                said = _do(peer, json.loads(line))
+            except Exception as error:
+                said = {"error": f"{type(error).__name__}: {error}"}
+            print(json.dumps(said), file=lines)
+    finally:
+        # Also when the one who asked is gone: its end of stdin closes with it.
+        peer.close()
 
 
 def _do(peer: Peer, request: dict[str, Any]) -> dict[str, Any]:

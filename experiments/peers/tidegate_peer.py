@@ -42,6 +42,9 @@ class Tidegate:
         (row,) = scheduler_speed.measure([running])
         return row.value
 
+    def close(self) -> None:
+        """See :class:`experiments.peers.answering.Peer`; its threads end with the process."""
+
 
 if __name__ == "__main__":
     answer(Tidegate)

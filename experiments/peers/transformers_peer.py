@@ -58,6 +58,10 @@ class ContinuousBatching:
     def scheduler_step_us(self, running: int, steps: int) -> None:
         """Not measured: its scheduler touches the cache's tensors."""
 
+    def close(self) -> None:
+        """See :class:`experiments.peers.answering.Peer`."""
+        self._manager.stop(block=True)
+
 
 if __name__ == "__main__":
     answer(ContinuousBatching)

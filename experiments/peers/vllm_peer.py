@@ -35,6 +35,9 @@ class Vllm:
         """See :class:`experiments.peers.answering.Peer`."""
         return step_us(self._settings, running, steps)
 
+    def close(self) -> None:
+        """See :class:`experiments.peers.answering.Peer`; its threads end with the process."""
+
 
 if __name__ == "__main__":
     answer(Vllm)

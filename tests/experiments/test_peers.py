@@ -60,6 +60,9 @@ class Echo:
     def scheduler_step_us(self, running, steps):
         return running / 2
 
+    def close(self):
+        Path("closed").touch()
+
 answer(Echo)
 """
 
@@ -134,6 +137,7 @@ def test_closing_ends_what_the_child_started(child: Child, tmp_path: Path) -> No
     generate(child, [4])
     started = psutil.Process(int((tmp_path / "started").read_text()))
     child.close()
+    assert (tmp_path / "closed").exists()
     psutil.wait_procs([started], timeout=WAIT_S)
     assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE
 
@@ -326,6 +330,7 @@ def test_the_command_measures_what_is_there_and_names_what_is_not(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "resolve", lambda model: Path(model))
     monkeypatch.setattr(known, "tidegate", lambda: start)
     only = ["--only", "tidegate", "vllm"]
