@@ -23,6 +23,8 @@ class Tidegate:
             max_batch_tokens=settings.max_batch_tokens,
             max_model_len=settings.max_model_len,
             threads=settings.threads,
+            # What one turn computed must not make the next one shorter.
+            prefix_cache=False,
         )
         self.versions = {
             "tidegate": version("tidegate"),
