@@ -12,17 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from engine.batch_builder import BatchBuilder
 from engine.failures import Failures
+from engine.flight import Flight, Landed
 from engine.guides import Guides, Matcher
 from engine.invariants import check_invariants
-from engine.live import Live, Read, prompt_tops
+from engine.live import Live, prompt_tops
+from engine.plan import ScheduleOutput
 from engine.prefix_cache import BlockManager
-from engine.request import FinishReason, InvalidParam, StepOutput, Token
+from engine.request import InvalidParam
 from engine.runner import Runner
 from engine.sampling import Sampler
-from engine.scheduler import ScheduleOutput, Scheduler, SchedulerStats
+from engine.scheduler import Scheduler, SchedulerStats
 from engine.start_limits import StartLimits
-from engine.step import StepExecutor, StepResult, reason_of
+from engine.step import StepExecutor, StepResult
 from engine.step_times import StepTimes
 from engine.submission import (
     EXPIRED,
@@ -71,7 +74,8 @@ class Engine:
             times: is told what every step cost, for whoever decides by it.
         """
         self._scheduler = scheduler
-        self._runner = runner
+        limits = scheduler.config
+        self._builder = BatchBuilder(scheduler, limits.max_seqs, limits.max_model_len)
         self._executor = StepExecutor(runner, sampler)
         self._vocab = sampler.vocab
         self._token_bytes = token_bytes
@@ -138,7 +142,7 @@ class Engine:
         live = Live.of(submission, seed, self._eos, self._token_bytes, matcher, now)
         with self._changed:
             self._require_open(submission.key)
-            id = self._scheduler.add(submission.request())
+            live.id = id = self._scheduler.add(submission.request())
             if not self._live and not self._stepping:
                 self._moved_at = self._monotonic()
             if submission.start_by is not None:
@@ -243,34 +247,34 @@ class Engine:
 
     def step(self) -> StepResult:
         """Make one step and report it. Not to be called while the loop's thread runs."""
+        flight = self._take_off()
+        if flight is None:  # everything was aborted or over before this step could plan it
+            return StepResult({}, {})
+        result = self._executor.run(flight.batch, flight.ids, flight.ending, flight.rows())
+        self._deliver(self._land(flight, result))
+        return result
+
+    def _take_off(self) -> Flight | None:
+        """Plan a step and take from the scheduler what it needs; None if it has no rows."""
         with self._changed:
             expired = self._expire()
-            plan = self._scheduler.schedule()
-            ids = [*(chunk.id for chunk in plan.prefill), *plan.decode]
-            ending = [*(chunk.id for chunk in plan.prefill if chunk.last), *plan.decode]
-            live = {id: self._live[id] for id in ids}
-            batch = self._runner.prepare(plan, self._scheduler, prompt_tops(live))
-            self._begin(live)
+            flight = self._flight(self._scheduler.schedule())
+            self._stepping = flight is not None
             stats = self._scheduler.stats()
         if expired:
             self._on_step(StepReport(tuple(expired), stats))
-        if not ids:  # everything was aborted or over before this step could plan it
-            return StepResult({}, {})
-        result = self._executor.run(batch, ids, [live[id].row for id in ending])
-        for chunk in plan.prefill:
-            if chunk.id in result.prompts:
-                live[chunk.id].score(chunk.start, result.prompts[chunk.id])
-        reads = self._read_all(live, result)
-        with self._changed:
-            deltas = self._take(reads, result)
-            if self._debug:
-                check_invariants(self._scheduler)
-            report = StepReport(tuple(deltas), self._scheduler.stats())
-            self._steps += 1
-            self._stepping = False
-            self._moved(plan)
-        self._on_step(report)
-        return result
+        return flight
+
+    def _flight(self, plan: ScheduleOutput) -> Flight | None:
+        if not (plan.prefill or plan.decode):
+            return None
+        tops = prompt_tops(self._live[chunk.id] for chunk in plan.prefill)
+        flight = Flight.of(plan, self._builder.prepare(plan, tops), self._live)
+        now = self._monotonic()
+        for live in flight.starting():
+            live.start(now, self._scheduler.cached_tokens(live.id))
+            self._start_limits.discard(live.id)
+        return flight
 
     def _moved(self, plan: ScheduleOutput) -> None:
         """Note that a step's results are there, and what it cost.
@@ -292,52 +296,37 @@ class Engine:
             deltas.append(Delta(self._drop(id).key, error=EXPIRED))
         return deltas
 
-    def _begin(self, live: dict[int, Live]) -> None:
-        """Note that a step with these requests is under way."""
-        self._stepping = bool(live)
-        now = self._monotonic()
-        for id, one in live.items():
-            if not one.started:
-                one.start(now, self._scheduler.cached_tokens(id))
-                self._start_limits.discard(id)
+    def _land(self, flight: Flight, result: StepResult) -> Landed:
+        """Take a step's tokens; requests that were aborted meanwhile drop out."""
+        stops = flight.take(result)
+        landed = Landed(flight.lives, result)
+        with self._changed:
+            for id, reason in result.errors.items():
+                if (live := self._live.get(id)) is not None:
+                    self._scheduler.abort(id)
+                    landed.fail(live, reason)
+            for id, finish in self._scheduler.advance(result.tokens, stops).items():
+                self._live[id].finish = finish
+            if self._debug:
+                check_invariants(self._scheduler)
+            self._steps += 1
+            self._stepping = False
+            self._moved(flight.plan)
+        return landed
 
-    def _read_all(self, live: dict[int, Live], result: StepResult) -> dict[int, Read]:
-        """Read every token; a request whose text or grammar fails joins the errors."""
-        reads: dict[int, Read] = {}
-        for id, token in result.tokens.items():
-            try:
-                reads[id] = live[id].read(token)
-            except Exception as error:
-                logger.exception("a request's token cannot be read")
-                result.errors[id] = reason_of(error)
-        return reads
-
-    def _take(self, reads: dict[int, Read], result: StepResult) -> list[Delta]:
-        """Give the scheduler the results; requests aborted meanwhile drop out."""
-        deltas: list[Delta] = []
-        for id, reason in result.errors.items():
-            if id in self._live:
-                self._scheduler.abort(id)
-                live = self._drop(id)
-                deltas.append(Delta(live.key, error=reason, detail=live.detail()))
-        outputs = [StepOutput(id, read.token, read.stop) for id, read in reads.items()]
-        finished: dict[int, FinishReason] = {}
-        moved: list[int] = []
-        for event in self._scheduler.on_step(outputs):
-            if isinstance(event, Token):
-                moved.append(event.id)
-            else:
-                finished[event.id] = event.reason
-        for id in moved:
-            read, finish = reads[id], finished.get(id)
-            text = read.text
-            if finish is not None:
-                self._drop(id)
-                if finish is FinishReason.LENGTH:
-                    text += read.live.text.flush()
-            detail = read.live.detail(result.logprobs.get(id), moved=True)
-            deltas.append(Delta(read.live.key, (read.token,), text, finish, detail=detail))
-        return deltas
+    def _deliver(self, landed: Landed) -> None:
+        """Make text of a step's tokens and report them."""
+        landed.tell()
+        known = self._live
+        with self._changed:
+            told = zip(landed.ids, landed.deltas, strict=True)
+            deltas = tuple([delta for id, delta in told if id in known])
+            for id in landed.over:
+                if id in known:
+                    self._scheduler.abort(id)
+                    self._drop(id)
+            report = StepReport(deltas, self._scheduler.stats())
+        self._on_step(report)
 
     def _drop(self, id: int) -> Live:
         live = self._live.pop(id)

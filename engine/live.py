@@ -1,23 +1,14 @@
 """Live: an unfinished request, from the engine's point of view."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from engine.guides import Matcher
 from engine.logits import SampleRow
+from engine.request import FinishReason
 from engine.submission import Detail, Submission, TokenLogprobs
 from engine.text import Detokenizer, TokenBytes
-
-
-@dataclass(slots=True)
-class Read:
-    """What a sampled token means for its request: new text, and whether it ends it."""
-
-    live: "Live"
-    token: int
-    text: str
-    stop: bool
 
 
 @dataclass(slots=True)
@@ -25,12 +16,14 @@ class Live:
     """One request; ``row.generated`` is ``generated``, which grows with each step.
 
     Attributes:
+        id: the scheduler's name for it; -1 until it has one.
         submitted_at: monotonic seconds.
         started: some step has computed something of it.
         queued_s: how long it waited for that, until that has been told.
         cached: tokens of its prompt that a prefix cache held then, until that has been told.
         prompt: log-probabilities of the prompt from its second token on, as far as they
             are known; None if nobody asked for them, or they have been told.
+        finish: why it has ended, set when its last token has been taken.
     """
 
     key: str
@@ -38,10 +31,12 @@ class Live:
     generated: list[int]
     text: Detokenizer
     submitted_at: float
+    id: int = -1
     started: bool = False
     queued_s: float | None = None
     cached: int = 0
     prompt: list[TokenLogprobs] | None = None
+    finish: FinishReason | None = None
 
     @classmethod
     def of(
@@ -88,19 +83,33 @@ class Live:
         if self.prompt is not None:
             self.prompt[start:] = told
 
-    def read(self, token: int) -> Read:
-        """Make text of a token and find out whether it ends the answer."""
+    def take(self, token: int) -> bool:
+        """Take a sampled token, before the next one can be chosen; return whether it ends it.
+
+        Its text, which may end it too, is :meth:`tell`'s.
+        """
         self.generated.append(token)
-        if token in self.row.stop_tokens:
+        row = self.row
+        if token in row.stop_tokens:
+            return True
+        if (matcher := row.matcher) is None:
+            return False
+        matcher.push(token)
+        return matcher.finished
+
+    def tell(self, token: int) -> str:
+        """Return what the newest token adds to the text; a stop string sets ``finish``."""
+        text = self.text
+        finish = self.finish
+        if finish is FinishReason.STOP and token in self.row.stop_tokens:
             # Its own text is not part of the answer; what was held back is.
-            return Read(self, token, self.text.flush(), stop=True)
-        matcher = self.row.matcher
-        if matcher is not None:
-            matcher.push(token)
-        delta = self.text.push(token)
-        if matcher is not None and matcher.finished:
-            return Read(self, token, delta.text + self.text.flush(), stop=True)
-        return Read(self, token, delta.text, delta.stopped)
+            return text.flush()
+        told = text.feed(token)
+        if text.stopped:
+            self.finish = FinishReason.STOP
+        elif finish is not None:
+            told += text.flush()
+        return told
 
     def detail(self, told: TokenLogprobs | None = None, moved: bool = False) -> Detail | None:
         """What there is to say beside tokens and text; each thing is said once.
@@ -119,6 +128,6 @@ class Live:
         return Detail(queued_s, () if told is None else (told,), prompt, cached)
 
 
-def prompt_tops(live: Mapping[int, Live]) -> dict[int, int]:
+def prompt_tops(live: Iterable[Live]) -> dict[int, int]:
     """For each request whose prompt is to be scored, the likeliest tokens to tell."""
-    return {id: top for id, one in live.items() if (top := one.prompt_top) is not None}
+    return {one.id: top for one in live if (top := one.prompt_top) is not None}

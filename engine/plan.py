@@ -44,8 +44,11 @@ class RequestState:
         end: n at which it has enough.
         priority: as it was given; its weight is in the rank.
         computed: c.
+        reach: n up to which it can go on decoding as it is: its table has room, and it has
+            not enough.
         high: the largest c it ever lost; what is computed below it is computed again.
-        seated: it is in the running list, else in the waiting queue (or gone).
+        seated: it is in the running list, else in the waiting queue or gone.
+        gone: it has ended or was aborted.
         preempted: it ran before, so the queue's limit does not count it.
         admission_preemptions: how often it made way for a newcomer.
         passed: how often one that ranks behind it was admitted while it waited.
@@ -60,8 +63,10 @@ class RequestState:
     end: int
     priority: int = 0
     computed: int = 0
+    reach: int = 0
     high: int = 0
     seated: bool = False
+    gone: bool = False
     preempted: bool = False
     admission_preemptions: int = 0
     passed: int = 0

@@ -68,6 +68,7 @@ class Roster:
         state = self.states.pop(id, None)
         if state is None:
             return
+        state.gone = True
         if state.seated:
             self._unseat(state)
         else:
@@ -117,12 +118,18 @@ class Roster:
             self.queried_tokens += len(state.tokens)
             self.found_tokens += state.computed
         state.seated = True
+        self.measure(state, len(state.tokens))
         insort(self.running, state, key=_by_rank)
 
     def computed(self, state: RequestState) -> None:
         """Let others find what has been computed of a running request."""
         if self._cache is not None:
             self._cache.computed(state.id, state.tokens, state.computed)
+
+    def measure(self, state: RequestState, total: int) -> None:
+        """Note how far a running request can go, whose table has room for ``total`` tokens."""
+        size = self._blocks.block_tokens
+        state.reach = min(blocks_for(total, size) * size, state.end - 1)
 
     def preempt(self, state: RequestState) -> None:
         """Put a running request back into the queue, with nothing computed."""

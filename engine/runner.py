@@ -1,20 +1,19 @@
-"""ModelRunner: a ScheduleOutput in, logits out; the model itself comes from transformers."""
+"""ModelRunner: a step's batch in, logits out; the model itself comes from transformers."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from engine.attention.paged import PagedAttention
-from engine.attention.plan import AttentionPlan, AttentionPlanner, Segment
-from engine.blocks import BlockSpace
+from engine.attention.plan import AttentionPlan, AttentionPlanner
+from engine.batch import Batch, Int64s
 from engine.kv_pool import KVPool
-from engine.scheduler import ScheduleOutput
 
 ATTENTION = "tidegate_paged"
 
@@ -37,58 +36,6 @@ class UnsupportedAttention(RuntimeError):
 
     def __str__(self) -> str:
         return f"the model's attention needs {self.feature!r}, which is not supported"
-
-
-class Sequences(Protocol):
-    """What the runner needs to know of a sequence; a Scheduler with its blocks knows it."""
-
-    def tokens(self, id: int) -> Sequence[int]:
-        """Prompt and generated tokens so far."""
-        ...
-
-    def prompt_len(self, id: int) -> int:
-        """How many of them are the prompt."""
-        ...
-
-    @property
-    def blocks(self) -> BlockSpace:
-        """Gives the block table of each sequence."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Rows of a prompt whose log-probabilities were asked for.
-
-    Attributes:
-        segment: which one of the batch they begin.
-        row: the first of them.
-        targets: for each row the token that follows it in the prompt.
-        top: likeliest tokens to tell with each.
-    """
-
-    segment: int
-    row: int
-    targets: tuple[int, ...]
-    top: int
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One step's input, detached from the scheduler that planned it.
-
-    Attributes:
-        tokens: the ids of all rows.
-        segments: the sequences' parts that the rows make up, in order.
-        wanted: rows whose logits are needed: the last one of each chunk that ends its
-            prompt, then each decode.
-        scored: rows of prompts that are needed besides.
-    """
-
-    tokens: list[int]
-    segments: list[Segment]
-    wanted: list[int]
-    scored: list[Scored] = field(default_factory=list)
 
 
 def _attend(
@@ -151,12 +98,6 @@ class Runner(Protocol):
 
     pool: KVPool
 
-    def prepare(
-        self, plan: ScheduleOutput, sequences: Sequences, tops: Mapping[int, int] | None = None
-    ) -> Batch:
-        """Copy from the scheduler what a step needs; see :meth:`ModelRunner.prepare`."""
-        ...
-
     def forward(self, batch: Batch) -> Tensor:
         """Compute a step's K and V and return [len(wanted), vocab] float32 logits."""
         ...
@@ -165,7 +106,7 @@ class Runner(Protocol):
         """Compute a step's K and V and return the hidden states [rows, width] behind them."""
         ...
 
-    def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    def logits(self, hidden: Tensor, rows: Sequence[int] | Int64s) -> Tensor:
         """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
         ...
 
@@ -185,37 +126,6 @@ class ModelRunner:
         self._head = _head_of(model)
         self._planner = AttentionPlanner(pool.block_tokens, pool.null_block, pool.device)
 
-    @staticmethod
-    def prepare(
-        plan: ScheduleOutput, sequences: Sequences, tops: Mapping[int, int] | None = None
-    ) -> Batch:
-        """Copy from the scheduler what the step needs; it may change while the model runs.
-
-        Args:
-            plan: the step.
-            sequences: where the plan comes from.
-            tops: for each request whose prompt is to be scored, the likeliest tokens to tell.
-        """
-        batch = Batch([], [], [])
-        for number, chunk in enumerate(plan.prefill):
-            table = tuple(sequences.blocks.block_table(chunk.id))
-            tokens = sequences.tokens(chunk.id)[chunk.start : chunk.start + chunk.len]
-            if tops and chunk.id in tops:
-                prompt = sequences.tokens(chunk.id)[: sequences.prompt_len(chunk.id)]
-                targets = tuple(prompt[chunk.start + 1 : chunk.start + chunk.len + 1])
-                batch.scored.append(Scored(number, len(batch.tokens), targets, tops[chunk.id]))
-            batch.tokens.extend(tokens)
-            batch.segments.append(Segment(table, chunk.start, chunk.len))
-            if chunk.last:
-                batch.wanted.append(len(batch.tokens) - 1)
-        for id in plan.decode:
-            table = tuple(sequences.blocks.block_table(id))
-            tokens = sequences.tokens(id)
-            batch.tokens.append(tokens[-1])
-            batch.segments.append(Segment(table, len(tokens) - 1, 1))
-            batch.wanted.append(len(batch.tokens) - 1)
-        return batch
-
     def forward(self, batch: Batch) -> Tensor:
         """Compute a step's K and V and return [len(wanted), vocab] float32 logits."""
         return self.logits(self.hidden(batch), batch.wanted)
@@ -226,7 +136,7 @@ class ModelRunner:
         plan = self._planner.plan(batch.segments)
         self.attention.begin(plan)
         output = self._model.base_model(
-            input_ids=torch.tensor([batch.tokens], device=self.pool.device),
+            input_ids=torch.from_numpy(batch.tokens).to(self.pool.device)[None],
             position_ids=plan.positions[None],
             use_cache=False,
             paged_attention=self.attention,
@@ -236,8 +146,8 @@ class ModelRunner:
         return hidden
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    def logits(self, hidden: Tensor, rows: Sequence[int] | Int64s) -> Tensor:
         """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
-        kept = torch.tensor(rows, dtype=torch.long, device=hidden.device)
+        kept = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(hidden.device)
         logits: Tensor = self._head(inputs_embeds=hidden[None, kept]).logits[0].float()
         return logits

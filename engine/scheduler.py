@@ -19,7 +19,7 @@ Invariants between calls, besides the roster's:
 Not thread-safe: whoever drives it serialises the calls.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from engine.admission import sequence_limit
@@ -167,23 +167,31 @@ class Scheduler:
         Returns:
             In row order a Token for each output, followed by Finished where it ended.
         """
-        plan, self._plan = self._plan, Plan(0)
-        outcome = {output.id: output for output in outputs}
+        tokens: dict[int, int] = {}
+        stops: set[int] = set()
+        for output in outputs:
+            tokens[output.id] = output.token
+            if output.stop:
+                stops.add(output.id)
+        grown, ended = self._take(tokens, stops)
         events: list[Token | Finished] = []
-        states = self._roster.states
-        for state, end in plan.chunk_rows:
-            if state.id not in states:
-                continue
-            if end < len(state.tokens):
-                self._advance(state, end)
-            elif (output := outcome.get(state.id)) is not None:
-                self._advance(state, end)
-                self._extend(state, output, events)
-        for state in plan.decode_rows:
-            if state.id in states and (output := outcome.get(state.id)) is not None:
-                state.computed += 1
-                self._extend(state, output, events)
+        for state in grown:
+            events.append(Token(state.id, tokens[state.id]))
+            if (reason := ended.get(state.id)) is not None:
+                events.append(Finished(state.id, reason))
         return events
+
+    def advance(self, tokens: Mapping[int, int], stops: Collection[int]) -> dict[int, FinishReason]:
+        """Take the results of the last plan as :meth:`on_step` does, with less ado.
+
+        Args:
+            tokens: the sampled token of each request.
+            stops: those that it ends.
+
+        Returns:
+            Who ended, and why.
+        """
+        return self._take(tokens, stops)[1]
 
     # ---- what others ask ------------------------------------------------------------
 
@@ -266,7 +274,7 @@ class Scheduler:
             total = len(state.tokens)
             if total - state.computed > 1:
                 prefilling.append(state)
-            elif self._make_room(state, total, plan):
+            elif total <= state.reach or self._make_room(state, total, plan):
                 plan.decode.append(state.id)
                 plan.decode_rows.append(state)
         plan.budget -= len(plan.decode)
@@ -284,6 +292,7 @@ class Scheduler:
                 if victim is state:
                     return False
             else:
+                self._roster.measure(state, total)
                 return True
 
     def _plan_prefills(self, plan: Plan, prefilling: list[RequestState]) -> bool:
@@ -393,21 +402,35 @@ class Scheduler:
 
     # ---- results --------------------------------------------------------------------
 
-    def _advance(self, state: RequestState, end: int) -> None:
-        self._recomputed += max(0, min(end, state.high) - state.computed)
-        state.computed = end
-        self._roster.computed(state)
-
-    def _extend(
-        self, state: RequestState, output: StepOutput, events: list[Token | Finished]
-    ) -> None:
-        state.tokens.append(output.token)
-        events.append(Token(state.id, output.token))
-        if output.stop:
-            reason = FinishReason.STOP
-        elif len(state.tokens) >= state.end:
-            reason = FinishReason.LENGTH
-        else:
-            return
-        self._roster.leave(state.id)
-        events.append(Finished(state.id, reason))
+    def _take(
+        self, tokens: Mapping[int, int], stops: Collection[int]
+    ) -> tuple[list[RequestState], dict[int, FinishReason]]:
+        """Take results; return who grew, in row order, and who of them ended."""
+        plan, self._plan = self._plan, Plan(0)
+        sampled: list[RequestState] = []
+        for state, end in plan.chunk_rows:
+            if state.gone:
+                continue
+            last = end == len(state.tokens)
+            if last and state.id not in tokens:
+                continue
+            self._recomputed += max(0, min(end, state.high) - state.computed)
+            state.computed = end
+            self._roster.computed(state)
+            if last:
+                sampled.append(state)
+        sampled += plan.decode_rows
+        grown: list[RequestState] = []
+        ended: dict[int, FinishReason] = {}
+        for state in sampled:
+            id = state.id
+            if state.gone or (token := tokens.get(id)) is None:
+                continue
+            so_far = state.tokens
+            state.computed = total = len(so_far)
+            so_far.append(token)
+            grown.append(state)
+            if id in stops or total + 1 >= state.end:
+                ended[id] = FinishReason.STOP if id in stops else FinishReason.LENGTH
+                self._roster.leave(id)
+        return grown, ended

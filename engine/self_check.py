@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from engine.attention.plan import QUERY_TILE, Segment
+from engine.batch import batch_of
 from engine.kv_pool import KVPool, KVShape
-from engine.runner import Batch, Runner
+from engine.runner import Runner
 
 COMPANY = (2, 3, 8, 33, 64)  # sizes of the batches that the probe row is put into
 _PROBE_LEN = QUERY_TILE + 7  # crosses a query tile, ends inside one
@@ -62,12 +63,13 @@ class _Probe:
 
     def last_logits(self, parts: list[tuple[int, int, list[int]]]) -> Tensor:
         """Run (sequence, start, tokens) parts as one batch; logits of the last row of each."""
-        batch = Batch([], [], [])
-        for sequence, start, tokens in parts:
-            batch.tokens.extend(tokens)
-            batch.segments.append(self.segment(sequence, start, len(tokens)))
-            batch.wanted.append(len(batch.tokens) - 1)
-        return self._runner.forward(batch)
+        rows: list[int] = []
+        wanted: list[int] = []
+        for _, _, tokens in parts:
+            rows.extend(tokens)
+            wanted.append(len(rows) - 1)
+        segments = [self.segment(sequence, start, len(own)) for sequence, start, own in parts]
+        return self._runner.forward(batch_of(rows, segments, wanted))
 
 
 def check_same_bits(

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from engine.batch import Batch, Scored
 from engine.logits import SampleRow
 from engine.logprobs import token_logprobs
-from engine.runner import Batch, Runner, Scored
+from engine.runner import Runner
 from engine.sampling import Sampler
 from engine.submission import TokenLogprobs
 
@@ -55,12 +57,19 @@ class StepExecutor:
         self._runner = runner
         self._sampler = sampler
 
-    def run(self, batch: Batch, ids: Sequence[int], rows: Sequence[SampleRow]) -> StepResult:
+    def run(
+        self,
+        batch: Batch,
+        ids: Sequence[int],
+        ending: Sequence[int],
+        rows: Sequence[SampleRow],
+    ) -> StepResult:
         """Compute the batch and sample.
 
         Args:
             batch: the step's input.
             ids: [segments] the sequence that each segment belongs to.
+            ending: [wanted] the sequence that each wanted row belongs to.
             rows: [wanted] how to sample each wanted row.
 
         Returns:
@@ -70,22 +79,21 @@ class StepExecutor:
         errors: dict[int, str] = {}
         try:
             logits, scores = self._compute(batch)
-            kept = list(range(len(rows)))
         except Exception as error:
             if len(ids) == 1:
                 errors[ids[0]] = reason_of(error)
                 return StepResult({}, errors, broken=1)
             logger.exception("a batch of %d sequences failed; running them one by one", len(ids))
             logits, kept, scores = self._one_by_one(batch, ids, errors)
+            ending, rows = [ending[i] for i in kept], [rows[i] for i in kept]
         result = StepResult({}, errors, len(errors) if len(errors) == len(ids) else 0)
         for segment, told in scores.items():
             if isinstance(told, Exception):
                 errors[ids[segment]] = reason_of(told)
             else:
                 result.prompts[ids[segment]] = told
-        if kept:
-            wanted = _wanted_segments(batch)
-            self._choose(logits, [ids[wanted[i]] for i in kept], [rows[i] for i in kept], result)
+        if rows:
+            self._choose(logits, ending, rows, result)
         return result
 
     def _compute(self, batch: Batch) -> tuple[Tensor, dict[int, Scores | Exception]]:
@@ -115,18 +123,20 @@ class StepExecutor:
         self, logits: Tensor, ids: Sequence[int], rows: Sequence[SampleRow], result: StepResult
     ) -> None:
         """Put a token or an error for each row into the result."""
-        for i, (id, token) in enumerate(zip(ids, self._sample(logits, rows), strict=True)):
-            top = rows[i].params.logprobs
-            try:
-                if isinstance(token, Exception):
-                    raise token
-                if top is not None:
-                    result.logprobs[id] = token_logprobs(logits[i], token, top)
-            except Exception as error:
-                result.errors[id] = reason_of(error)
-            else:
-                if id not in result.errors:
-                    result.tokens[id] = token
+        sampled = self._sample(logits, rows)
+        errors, tokens = result.errors, result.tokens
+        for id, token in zip(ids, sampled, strict=True):
+            if isinstance(token, Exception):
+                errors[id] = reason_of(token)
+            elif not errors or id not in errors:
+                tokens[id] = token
+        for i, row in enumerate(rows):
+            if (top := row.params.logprobs) is not None and (id := ids[i]) in tokens:
+                try:
+                    result.logprobs[id] = token_logprobs(logits[i], tokens[id], top)
+                except Exception as error:
+                    errors[id] = reason_of(error)
+                    del tokens[id]
 
     def _sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int | Exception]:
         """A token or an error for each row."""
@@ -147,15 +157,11 @@ class StepExecutor:
         logits: list[Tensor] = []
         kept: list[int] = []
         scores: dict[int, Scores | Exception] = {}
-        begin = 0
-        for i, segment in enumerate(batch.segments):
-            end = begin + segment.length
-            wanted = [segment.length - 1] if i in row_of else []
+        for i, length in enumerate(batch.lengths.tolist()):
+            wanted = [length - 1] if i in row_of else []
             scored = [part_of[i]] if i in part_of else []
-            alone = Batch(batch.tokens[begin:end], [segment], wanted, scored)
-            begin = end
             try:
-                out, told = self._compute(alone)
+                out, told = self._compute(batch.part(i, wanted, scored))
             except Exception as error:
                 errors[ids[i]] = reason_of(error)
                 continue
@@ -170,12 +176,8 @@ class StepExecutor:
 
 def _wanted_segments(batch: Batch) -> list[int]:
     """For each wanted row, the segment that it ends."""
-    ends: dict[int, int] = {}
-    end = 0
-    for i, segment in enumerate(batch.segments):
-        end += segment.length
-        ends[end - 1] = i
-    return [ends[row] for row in batch.wanted]
+    found: list[int] = np.searchsorted(batch.ends(), batch.wanted, side="right").tolist()
+    return found
 
 
 def reason_of(error: Exception) -> str:

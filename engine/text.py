@@ -50,6 +50,10 @@ class TokenBytes:
     Args:
         tokenizer: of the tokenizers library, or one of transformers that wraps it.
 
+    Attributes:
+        whole: the text of tokens that begin and end at a character, unless they are the first;
+            as far as they are known.
+
     Raises:
         UnsupportedTokenizer: its decoder looks beyond single tokens.
     """
@@ -64,6 +68,7 @@ class TokenBytes:
         if not self._byte_level and not kinds <= _LOCAL:
             raise UnsupportedTokenizer(tuple(sorted(kinds)))
         # Threads may fill these twice, with the same values.
+        self.whole: dict[int, str] = {}
         self._first: dict[int, bytes | None] = {}
         self._later: dict[int, bytes | None] = {}
         self._before = 0 if self._byte_level else self._some_text_token()
@@ -145,7 +150,7 @@ class Detokenizer:
         ValueError: a stop string is empty.
     """
 
-    __slots__ = ("_bytes", "_early", "_emitted", "_first", "_matcher", "_tokens")
+    __slots__ = ("_bytes", "_clear", "_early", "_emitted", "_first", "_matcher", "_tokens")
 
     def __init__(
         self,
@@ -159,9 +164,11 @@ class Detokenizer:
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matcher = _StopMatcher(stop)
         self._first = True
+        # There are no stop strings, and no half character is held back.
+        self._clear = False
         self._emitted = 0
         for token in generated:
-            self.push(token)
+            self.feed(token)
 
     @property
     def stopped(self) -> bool:
@@ -175,15 +182,32 @@ class Detokenizer:
 
     def push(self, token: int) -> TextDelta:
         """Add one token; after a stop string nothing is added any more."""
+        return TextDelta(self.feed(token), self._matcher.stopped)
+
+    def feed(self, token: int) -> str:
+        """Add one token as :meth:`push` does; return only the text."""
+        if self._clear and (text := self._tokens.whole.get(token)) is not None:
+            self._emitted += len(text)
+            return text
         text = ""
-        if not self._matcher.stopped:
+        matcher = self._matcher
+        if not matcher.stopped:
             added = self._tokens.of(token, self._first)
             if added is not None:
-                self._first = False
-                text = self._matcher.feed(self._bytes.decode(added), self._early <= 0)
+                decoded = self._bytes.decode(added)
+                text = matcher.feed(decoded, self._early <= 0)
                 self._emitted += len(text)
+                if matcher.none:
+                    self._note(token, decoded)
+                self._first = False
             self._early -= 1
-        return TextDelta(text, self._matcher.stopped)
+        return text
+
+    def _note(self, token: int, decoded: str) -> None:
+        """Find out whether the next token can be told by a look into a table."""
+        was_clear, self._clear = self._clear, not self._bytes.getstate()[0]
+        if was_clear and self._clear and "\ufffd" not in decoded:
+            self._tokens.whole[token] = decoded
 
     def flush(self) -> str:
         """What is still held back, when no token follows; a half character is U+FFFD.
@@ -206,12 +230,13 @@ class _StopMatcher:
     SIAM J. Comput. 6, 1977): constant time a character, however long the stop string.
     """
 
-    __slots__ = ("_fallbacks", "_held", "_matched", "_starts", "_stops", "stopped")
+    __slots__ = ("_fallbacks", "_held", "_matched", "_starts", "_stops", "none", "stopped")
 
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
             raise ValueError("a stop string must not be empty")
         self._stops = tuple(stops)
+        self.none = not stops
         self._starts = frozenset(stop[0] for stop in stops)
         self._fallbacks = [_fallback(stop) for stop in stops]
         self._matched = [0] * len(self._stops)

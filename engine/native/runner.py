@@ -1,21 +1,19 @@
-"""NativeRunner: a ScheduleOutput in, logits out, by the C++ kernels."""
+"""NativeRunner: a step's batch in, logits out, by the C++ kernels."""
 
-from array import array
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from engine.batch import Batch, Int64s
 from engine.kv_pool import KVPool
 from engine.native.library import Step
 from engine.native.model import NativeModel
-from engine.runner import Batch, ModelRunner
 
 
 class NativeRunner:
     """Runs a :class:`NativeModel` over paged K and V."""
-
-    prepare = staticmethod(ModelRunner.prepare)
 
     def __init__(self, model: NativeModel, pool: KVPool) -> None:
         self.pool = pool
@@ -31,42 +29,30 @@ class NativeRunner:
         Raises:
             IndexError: a token is not in the vocabulary, or a position has no angle.
         """
-        model, size = self._model, self.pool.block_tokens
-        tokens = array("i", batch.tokens)
-        if not 0 <= min(tokens) <= max(tokens) < model.vocab:
+        model = self._model
+        tokens, positions = batch.tokens.astype(np.int32), batch.positions()
+        if not 0 <= tokens.min() <= tokens.max() < model.vocab:
             raise IndexError(f"token ids are from 0 to {model.vocab - 1}")
-        positions, starts, lengths = array("i"), array("i"), array("i")
-        tables, offsets = array("i"), array("Q")
-        for segment in batch.segments:
-            end = segment.start + segment.length
-            positions.extend(range(segment.start, end))
-            starts.append(segment.start)
-            lengths.append(segment.length)
-            offsets.append(len(tables))
-            tables.extend(segment.block_table[: -(-end // size)])
-        if max(positions) >= model.positions:
+        if positions.max() >= model.positions:
             raise IndexError(f"positions are from 0 to {model.positions - 1}")
-        base = _address(tables)
-        places = array("Q", [base + offset * tables.itemsize for offset in offsets])
+        tables = batch.block_tables
+        # The kernels walk along a row of the array only as far as its sequence goes.
+        places = tables.ctypes.data + batch.seats.astype(np.uint64) * np.uint64(tables.strides[0])
         step = Step(
             len(tokens),
-            len(starts),
-            _address(tokens),
-            _address(positions),
-            _address(starts),
-            _address(lengths),
-            _address(places),
+            len(batch.starts),
+            tokens.ctypes.data,
+            positions.ctypes.data,
+            batch.starts.ctypes.data,
+            batch.lengths.ctypes.data,
+            places.ctypes.data,
         )
         out = torch.empty((len(tokens), model.width), dtype=model.dtype)
         model.hidden(self.pool.address, self.pool.layer_bytes, step, out)
         return out
 
-    def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    def logits(self, hidden: Tensor, rows: Sequence[int] | Int64s) -> Tensor:
         """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
         out = torch.empty((len(rows), self._model.vocab), dtype=torch.float32)
-        self._model.logits(hidden, torch.tensor(rows, dtype=torch.int32), out)
+        self._model.logits(hidden, torch.from_numpy(np.asarray(rows, dtype=np.int32)), out)
         return out
-
-
-def _address(values: "array[int]") -> int:
-    return values.buffer_info()[0]

@@ -41,7 +41,7 @@ class Tidegate:
 
     def scheduler_step_us(self, running: int, steps: int) -> float:
         """See :class:`experiments.peers.answering.Peer`; steps are the benchmark's own."""
-        (row,) = scheduler_speed.measure([running])
+        row = next(scheduler_speed.measure([running]))
         return row.value
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.batch_builder import BatchBuilder
 from engine.blocks import FreeListBlocks
 from engine.invariants import check_invariants
 from engine.logits import SampleRow
@@ -74,6 +75,7 @@ def run(
         ),
         prefill or WholePrompt(),
     )
+    builder = BatchBuilder(scheduler, max_seqs, 2048)
     vocab = None
     todo = sorted(enumerate(jobs), key=lambda numbered: numbered[1].step)
     job_of: dict[int, Job] = {}
@@ -86,7 +88,7 @@ def run(
             job_of[id], answer_of[id] = job, answers[at]
         plan = scheduler.schedule()
         check_invariants(scheduler)
-        logits = runner.forward(runner.prepare(plan, scheduler))
+        logits = runner.forward(builder.prepare(plan))
         rows = [chunk.id for chunk in plan.prefill if chunk.last] + list(plan.decode)
         vocab = vocab or Sampler(logits.shape[1])
         samples = [

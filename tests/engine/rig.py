@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from engine.batch import Batch
 from engine.blocks import FreeListBlocks
 from engine.engine import Engine
 from engine.guides import Guides
 from engine.prefill import Chunked
 from engine.prefix_cache import BlockManager
 from engine.request import SamplingParams
-from engine.runner import Batch, ModelRunner
+from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.step_times import StepTimes

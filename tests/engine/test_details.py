@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from engine import step
+from engine.batch import Batch
 from engine.request import SamplingParams
-from engine.runner import Batch
 from engine.submission import Detail, Submission
 from tests.engine.rig import Bench
 from tests.engine.tiny import VOCAB
@@ -172,7 +172,7 @@ def test_a_prompt_that_cannot_be_scored_fails_alone() -> None:
 
     def poison(batch: Batch) -> Tensor:
         states = hidden(batch).clone()
-        states[[token == 66 for token in batch.tokens]] = torch.nan
+        states[batch.tokens == 66] = torch.nan
         return states
 
     bench.runner.hidden = poison  # type: ignore[method-assign]

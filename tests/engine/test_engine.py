@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from engine.batch import Batch
 from engine.logits import SampleRow
 from engine.request import FinishReason, InvalidParam, NeverFits, QueueFull, SamplingParams
-from engine.runner import Batch
 from engine.sampling import SamplingError
 from engine.submission import DuplicateKey, EngineFailed, Submission
 from tests.engine.rig import TIMEOUT, Bench

@@ -1,7 +1,7 @@
 """engine.runner: transformers' models, families apart, over paged K and V."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -17,12 +17,21 @@ from transformers import (
     Qwen3Config,
 )
 
+from engine.batch import Batch
+from engine.batch_builder import BatchBuilder
 from engine.blocks import FreeListBlocks
 from engine.kv_pool import KVPool, KVShape
 from engine.linear import make_invariant
 from engine.prefill import Chunked
 from engine.runner import ModelRunner, UnsupportedAttention
-from engine.scheduler import Request, Scheduler, SchedulerConfig, StepOutput, Token
+from engine.scheduler import (
+    Request,
+    ScheduleOutput,
+    Scheduler,
+    SchedulerConfig,
+    StepOutput,
+    Token,
+)
 
 VOCAB = 97
 SIZES = {
@@ -57,6 +66,12 @@ def runner_of(model: PreTrainedModel, blocks: int = 64, block_tokens: int = 8) -
     return ModelRunner(model, KVPool(shape, blocks, block_tokens, torch.device("cpu")))
 
 
+def prepare(
+    plan: ScheduleOutput, scheduler: Scheduler, tops: Mapping[int, int] | None = None
+) -> Batch:
+    return BatchBuilder(scheduler, 8, 256).prepare(plan, tops)
+
+
 def greedy(runner: ModelRunner, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
     """Generate with the real scheduler, prompts cut into chunks of 5."""
     scheduler = Scheduler(
@@ -68,7 +83,7 @@ def greedy(runner: ModelRunner, prompts: Sequence[list[int]], max_tokens: int) -
     out: dict[int, list[int]] = {id: [] for id in ids}
     while scheduler.has_unfinished():
         plan = scheduler.schedule()
-        logits = runner.forward(runner.prepare(plan, scheduler))
+        logits = runner.forward(prepare(plan, scheduler))
         rows = [chunk.id for chunk in plan.prefill if chunk.last] + list(plan.decode)
         tokens = logits.argmax(-1).tolist()
         outputs = [StepOutput(id, token) for id, token in zip(rows, tokens, strict=True)]
@@ -100,7 +115,7 @@ def test_a_family_gives_transformers_own_logits_and_greedy_tokens(config: Pretra
         FreeListBlocks(8, range(8)),
     )
     scheduler.add(Request(prompts[0], 1))
-    batch = runner.prepare(scheduler.schedule(), scheduler)
+    batch = prepare(scheduler.schedule(), scheduler)
     everywhere = dataclasses.replace(batch, wanted=list(range(len(prompts[0]))))
     torch.testing.assert_close(runner.forward(everywhere), logits, rtol=1e-4, atol=1e-4)
 
@@ -117,7 +132,7 @@ def test_logits_that_a_family_scales_are_scaled_for_any_rows_at_any_time() -> No
         FreeListBlocks(8, range(8)),
     )
     scheduler.add(Request(tokens, 1))
-    hidden = runner.hidden(runner.prepare(scheduler.schedule(), scheduler))
+    hidden = runner.hidden(prepare(scheduler.schedule(), scheduler))
     logits = runner.logits(hidden, range(len(tokens)))
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     for rows in ([6], [0, 2], [5, 4, 3]):
@@ -127,7 +142,6 @@ def test_logits_that_a_family_scales_are_scaled_for_any_rows_at_any_time() -> No
 @pytest.mark.parametrize("chunk", [2, 3, 20])
 def test_rows_of_a_prompt_are_scored_by_the_tokens_that_follow_them(chunk: int) -> None:
     """Each once, the last of a chunk by one of the next chunk, the last of all by none."""
-    runner = runner_of(random_model(FAMILIES[0]))
     scheduler = Scheduler(
         SchedulerConfig(max_seqs=2, max_batch_tokens=64, max_model_len=64),
         FreeListBlocks(8, range(8)),
@@ -138,7 +152,7 @@ def test_rows_of_a_prompt_are_scored_by_the_tokens_that_follow_them(chunk: int) 
     targets: list[int] = []
     for _ in range(5):
         plan = scheduler.schedule()
-        batch = runner.prepare(plan, scheduler, {id: 2})
+        batch = prepare(plan, scheduler, {id: 2})
         for part in batch.scored:
             assert batch.segments[part.segment].length >= len(part.targets)
             assert batch.tokens[part.row] == len(targets) + 1
@@ -156,7 +170,7 @@ def test_a_step_that_only_fills_caches_returns_no_logits() -> None:
         Chunked(4),
     )
     scheduler.add(Request([1] * 9, 1))
-    assert runner.forward(runner.prepare(scheduler.schedule(), scheduler)).shape == (0, VOCAB)
+    assert runner.forward(prepare(scheduler.schedule(), scheduler)).shape == (0, VOCAB)
 
 
 def test_a_prepared_batch_survives_an_abort() -> None:
@@ -167,7 +181,7 @@ def test_a_prepared_batch_survives_an_abort() -> None:
         FreeListBlocks(8, range(8)),
     )
     id = scheduler.add(Request([1, 2, 3], 4))
-    batch = runner.prepare(scheduler.schedule(), scheduler)
+    batch = prepare(scheduler.schedule(), scheduler)
     scheduler.abort(id)
     logits = runner.forward(batch)
     assert logits.shape == (1, VOCAB)

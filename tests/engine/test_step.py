@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.batch import Batch
 from engine.failures import MAX_FAILURES
 from engine.invariants import InvariantBroken
 from engine.logits import SampleRow
-from engine.runner import Batch
 from engine.submission import EngineFailed
 from tests.engine.rig import TIMEOUT, Bench
 
@@ -48,7 +48,7 @@ def test_logits_that_are_no_numbers_fail_their_own_request(bench: Bench) -> None
 
     def poison(batch: Batch) -> Tensor:
         states = hidden(batch).clone()
-        states[[token == 66 for token in batch.tokens]] = torch.nan
+        states[batch.tokens == 66] = torch.nan
         return states
 
     bench.runner.hidden = poison  # type: ignore[method-assign]
@@ -77,7 +77,7 @@ def test_a_request_that_fails_after_the_forward_fails_alone(bench: Bench, part: 
         (bad,) = (live for live in engine._live.values() if live.key == "bad")
 
         class Broken:
-            def push(self, token: int) -> None:
+            def feed(self, token: int) -> None:
                 raise RuntimeError("no text")
 
         bad.text = Broken()  # type: ignore[assignment]

@@ -16,11 +16,11 @@ from transformers import (
 )
 
 from engine.attention.plan import Segment
+from engine.batch import batch_of
 from engine.kv_pool import KVPool, KVShape
 from engine.native.library import Library, NativeUnavailable, load
 from engine.native.model import NativeModel
 from engine.native.runner import NativeRunner
-from engine.runner import Batch
 
 VOCAB = 101
 BLOCKS = 12  # of each sequence
@@ -90,9 +90,7 @@ def segment(sequence: int, start: int, length: int) -> Segment:
 
 def logits(runner: NativeRunner, parts: Sequence[tuple[int, int, Sequence[int]]]) -> list[Tensor]:
     """Run (sequence, start, tokens) parts as one batch; each part's logits, all rows of it."""
-    batch = Batch([], [], [])
-    for sequence, start, tokens in parts:
-        batch.tokens.extend(tokens)
-        batch.segments.append(segment(sequence, start, len(tokens)))
-    batch.wanted.extend(range(len(batch.tokens)))
+    segments = [segment(sequence, start, len(tokens)) for sequence, start, tokens in parts]
+    rows = [token for _, _, tokens in parts for token in tokens]
+    batch = batch_of(rows, segments, range(len(rows)))
     return list(runner.forward(batch).split([len(tokens) for _, _, tokens in parts]))

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
+from engine.batch import batch_of
 from engine.native.runner import NativeRunner
-from engine.runner import Batch
 from tests.engine.native.small import (
     BLOCKS,
     KINDS,
@@ -117,7 +117,7 @@ def test_a_row_that_is_no_number_is_seen_and_fails_alone() -> None:
 def test_scores_of_any_rows_are_those_of_all_rows() -> None:
     one = native(random_model(KINDS["llama"]), sequences=9)
     (everywhere,) = logits(one, [(0, 0, tokens(0))])
-    hidden = one.hidden(Batch(tokens(0), [segment(0, 0, LENGTH)], []))
+    hidden = one.hidden(batch_of(tokens(0), [segment(0, 0, LENGTH)], []))
     for rows in ([LENGTH - 1], [5, 4, 3], list(range(64))):
         assert torch.equal(one.logits(hidden, rows), everywhere[rows])
 

@@ -1,0 +1,120 @@
+"""Flight: one step on its way, from its plan until its results have been told."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from engine.batch import Batch
+from engine.live import Live
+from engine.logits import SampleRow
+from engine.plan import ScheduleOutput
+from engine.step import StepResult, reason_of
+from engine.submission import Delta
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step that is to be computed.
+
+    Attributes:
+        plan: what it computes.
+        batch: the same for the runner.
+        ids: [segments] the requests.
+        chunked: [chunks] those of which a part of the prompt is computed.
+        ending: [wanted] the requests that get a token.
+        lives: [wanted] the same requests.
+    """
+
+    plan: ScheduleOutput
+    batch: Batch
+    ids: list[int]
+    chunked: list[Live]
+    ending: list[int]
+    lives: list[Live]
+
+    @classmethod
+    def of(cls, plan: ScheduleOutput, batch: Batch, known: Mapping[int, Live]) -> Self:
+        """A step of known requests."""
+        chunked = [known[chunk.id] for chunk in plan.prefill]
+        ending = [chunk.id for chunk in plan.prefill if chunk.last] + plan.decode
+        ids = [chunk.id for chunk in plan.prefill] + plan.decode
+        return cls(plan, batch, ids, chunked, ending, [known[id] for id in ending])
+
+    def starting(self) -> list[Live]:
+        """Those of which no step has computed anything so far."""
+        return [live for live in (*self.chunked, *self.lives) if not live.started]
+
+    def rows(self) -> list[SampleRow]:
+        """[wanted] how each token is chosen."""
+        return [live.row for live in self.lives]
+
+    def take(self, result: StepResult) -> set[int]:
+        """Give each request its token; return whom it ends.
+
+        A request whose grammar fails joins the errors.
+        """
+        for chunk, live in zip(self.plan.prefill, self.chunked, strict=True):
+            if chunk.id in result.prompts:
+                live.score(chunk.start, result.prompts[chunk.id])
+        stops: set[int] = set()
+        tokens = result.tokens
+        for live in self.lives:
+            if (token := tokens.get(live.id)) is None:
+                continue
+            try:
+                if live.take(token):
+                    stops.add(live.id)
+            except Exception as error:
+                logger.exception("a request's token cannot be taken")
+                result.errors[live.id] = reason_of(error)
+                del tokens[live.id]
+        return stops
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A step whose tokens the scheduler has, and whose texts are still to be made.
+
+    Attributes:
+        lives: the requests that may have got a token, in row order.
+        result: their tokens.
+        ids, deltas: what there is to tell, and of whom.
+        over: those for whom that is the last.
+    """
+
+    lives: list[Live]
+    result: StepResult
+    ids: list[int] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
+    over: list[int] = field(default_factory=list)
+
+    def fail(self, live: Live, reason: str) -> None:
+        """Tell of a request that it failed."""
+        self.ids.append(live.id)
+        self.deltas.append(Delta(live.key, error=reason, detail=live.detail()))
+        self.over.append(live.id)
+
+    def tell(self) -> None:
+        """Make text of the tokens; a request whose text fails is told that."""
+        tokens, told = self.result.tokens, self.result.logprobs
+        ids, deltas = self.ids, self.deltas
+        for live in self.lives:
+            id = live.id
+            if (token := tokens.get(id)) is None:
+                continue
+            try:
+                text = live.tell(token)
+            except Exception as error:
+                logger.exception("a request's text cannot be made")
+                self.fail(live, reason_of(error))
+                continue
+            detail = None
+            if told or live.queued_s is not None or live.prompt is not None:
+                detail = live.detail(told.get(id), moved=True)
+            ids.append(id)
+            deltas.append(Delta(live.key, (token,), text, live.finish, None, detail))
+            if live.finish is not None:
+                self.over.append(id)
