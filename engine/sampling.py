@@ -98,8 +98,9 @@ class Sampler:
             group = plain[start : start + self._group]
             for i, token in zip(group, self._draw(logits, rows, group), strict=True):
                 out[i] = token
-        for i in filtered:
-            out[i] = self._draw_filtered(logits[i], tops[i], rows[i])
+        drawn = self._draw_filtered(logits, tops, rows, filtered)
+        for i, token in zip(filtered, drawn, strict=True):
+            out[i] = token
         return out
 
     def _tops(self, logits: Tensor) -> list[float]:
@@ -145,7 +146,13 @@ class Sampler:
         tokens: list[int] = score.argmax(dim=-1).tolist()
         return tokens
 
-    def _draw_filtered(self, logits: Tensor, top: float, row: SampleRow) -> int:
+    def _draw_filtered(
+        self, logits: Tensor, tops: Sequence[float], rows: Sequence[SampleRow], group: list[int]
+    ) -> list[int]:
+        """A token for each of some rows, by its probability within what filters leave."""
+        return [self._draw_kept(logits[i], tops[i], rows[i]) for i in group]
+
+    def _draw_kept(self, logits: Tensor, top: float, row: SampleRow) -> int:
         kept = kept_tokens(logits, top, row.params)
         # The same float32 operations as in _draw: a filter does not change the score of
         # the tokens that it keeps.

@@ -1,7 +1,9 @@
 // What choosing a token needs of a whole row of logits; the choice itself is made of little.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -50,16 +52,185 @@ inline double gumbel(uint32_t bits) {
     return -std::log(-std::log1p(-v));
 }
 
+// Which tokens top_k, top_p and min_p leave: those above `least`, the first `ties` of those
+// that equal it, and of these all whose distance from the top is at least `log_min_p`.
+struct Limit {
+    float least = -INFINITY;
+    int64_t ties = std::numeric_limits<int64_t>::max();
+    double log_min_p = -INFINITY;
+};
+
+struct Filter {
+    int64_t top_k;  // as many as the vocabulary has: off
+    double top_p;   // 1: off
+    double log_min_p;
+};
+
+// Finds the limit of a row in time proportional to its length, without sorting it: tokens are
+// counted and weighed by how far they are from the top, then one bucket is sorted.
+//
+// A token weighs exp((logit - top) / temperature) times a power of two, as an integer, so that
+// sums have no order. What is further away than REACH weighs nothing.
+class Limiter {
+  public:
+    Limiter(const float* row, int vocab, float top, float temperature)
+        : row_(row), vocab_(vocab), top_(top), temperature_(temperature),
+          scale_(static_cast<float>(BUCKETS_A_UNIT / static_cast<double>(temperature))),
+          unit_(std::ldexp(1.0, 62 - (32 - __builtin_clz(static_cast<unsigned>(vocab))))) {}
+
+    Limit find(const Filter& filter) {
+        Limit limit;
+        limit.log_min_p = filter.log_min_p;
+        if (filter.top_k < vocab_ || filter.top_p < 1) {
+            // Most often the near ones are enough, and to tell only those apart is faster.
+            count(NEAR * BUCKETS_A_UNIT);
+            if (!reaches(filter, limit)) {
+                count(REACH * BUCKETS_A_UNIT);
+                reaches(filter, limit);
+            }
+        }
+        return limit;
+    }
+
+  private:
+    static constexpr int NEAR = 8, REACH = 32, BUCKETS_A_UNIT = 64;
+
+    // The last bucket of which something is kept, and how many tokens of it.
+    struct Cut {
+        int bucket;
+        int64_t tokens;
+    };
+
+    // Of sixteen tokens from i; those infinitely far are in the last.
+    __m512i buckets(int i, __mmask16 there) const {
+        const Vec x = _mm512_maskz_loadu_ps(there, row_ + i);
+        const Vec far = _mm512_mul_ps(_mm512_sub_ps(_mm512_set1_ps(top_), x),
+                                      _mm512_set1_ps(scale_));
+        return _mm512_cvttps_epi32(_mm512_min_ps(far, _mm512_set1_ps(static_cast<float>(last_))));
+    }
+
+    __m512i weights(__m256 x) const {
+        const __m512d far = _mm512_div_pd(
+            _mm512_sub_pd(_mm512_cvtps_pd(x), _mm512_set1_pd(top_)), _mm512_set1_pd(temperature_));
+        return _mm512_cvttpd_epi64(_mm512_mul_pd(exp(far), _mm512_set1_pd(unit_)));
+    }
+
+    int64_t weight(float x) const {
+        return _mm_cvtsi128_si64(_mm512_castsi512_si128(weights(_mm256_set1_ps(x))));
+    }
+
+    // Count and weigh the tokens of each bucket; those from `last` on share one.
+    void count(int last) {
+        last_ = last;
+        tokens_.assign(last + 1, 0);
+        weights_.assign(last + 1, 0);
+        __m512i beyond = _mm512_setzero_si512();
+        for (int i = 0; i < vocab_; i += LANES) {
+            const __mmask16 there = first_lanes(std::min(LANES, vocab_ - i));
+            const __m512i bucket = buckets(i, there);
+            const __mmask16 near =
+                _mm512_mask_cmplt_epi32_mask(there, bucket, _mm512_set1_epi32(last));
+            const __mmask16 far = there & ~near;
+            const Vec x = _mm512_maskz_loadu_ps(there, row_ + i);
+            alignas(64) int64_t weight[LANES];
+            const __m512i low = weights(_mm512_castps512_ps256(x));
+            const __m512i high = weights(_mm512_extractf32x8_ps(x, 1));
+            beyond = _mm512_mask_add_epi64(beyond, static_cast<__mmask8>(far), beyond, low);
+            beyond = _mm512_mask_add_epi64(beyond, static_cast<__mmask8>(far >> 8), beyond, high);
+            tokens_[last] += __builtin_popcount(far);
+            if (near == 0) continue;
+            alignas(64) int32_t index[LANES];
+            _mm512_store_si512(index, bucket);
+            _mm512_store_si512(weight, low);
+            _mm512_store_si512(weight + 8, high);
+            for (__mmask16 left = near; left != 0; left &= left - 1) {
+                const int lane = __builtin_ctz(left);
+                ++tokens_[index[lane]];
+                weights_[index[lane]] += weight[lane];
+            }
+        }
+        weights_[last] = _mm512_reduce_add_epi64(beyond);
+    }
+
+    // Set the limit; false if it lies among tokens that were not told apart.
+    bool reaches(const Filter& filter, Limit& limit) const {
+        const bool all = last_ == REACH * BUCKETS_A_UNIT;
+        Cut cut{last_, std::numeric_limits<int64_t>::max()};
+        if (filter.top_k < vocab_) {
+            cut = nearest(filter.top_k);
+            if (cut.bucket == last_ && !all) return false;
+            if (filter.top_p == 1) end_at(sorted(cut.bucket), cut.tokens, limit);
+        }
+        return filter.top_p == 1 || nucleus(filter.top_p, cut, all, limit);
+    }
+
+    // The logits of a bucket, largest first.
+    std::vector<float> sorted(int bucket) const {
+        std::vector<float> found;
+        for (int i = 0; i < vocab_; i += LANES) {
+            const __mmask16 there = first_lanes(std::min(LANES, vocab_ - i));
+            __mmask16 in = _mm512_mask_cmpeq_epi32_mask(there, buckets(i, there),
+                                                        _mm512_set1_epi32(bucket));
+            for (; in != 0; in &= in - 1) found.push_back(row_[i + __builtin_ctz(in)]);
+        }
+        std::sort(found.begin(), found.end(), std::greater<float>());
+        return found;
+    }
+
+    static void end_at(const std::vector<float>& found, int64_t kept, Limit& limit) {
+        limit.least = found[kept - 1];
+        limit.ties = std::count(found.begin(), found.begin() + kept, limit.least);
+    }
+
+    Cut nearest(int64_t top_k) const {
+        int bucket = 0;
+        while (tokens_[bucket] < top_k) top_k -= tokens_[bucket++];
+        return {bucket, top_k};
+    }
+
+    bool nucleus(double top_p, const Cut& cut, bool all, Limit& limit) const {
+        int64_t total = 0;
+        for (int b = 0; b < cut.bucket; ++b) total += weights_[b];
+        if (cut.tokens < tokens_[cut.bucket]) {
+            const std::vector<float> found = sorted(cut.bucket);
+            for (int64_t i = 0; i < cut.tokens; ++i) total += weight(found[i]);
+        } else {
+            total += weights_[cut.bucket];
+        }
+        const int64_t goal = static_cast<int64_t>(std::ceil(top_p * static_cast<double>(total)));
+        int64_t before = 0;
+        int bucket = 0;
+        while (bucket < cut.bucket && before + weights_[bucket] < goal) before += weights_[bucket++];
+        if (bucket == last_ && !all) return false;
+        const std::vector<float> found = sorted(bucket);
+        const int64_t most =
+            bucket < cut.bucket ? found.size() : std::min<int64_t>(cut.tokens, found.size());
+        int64_t kept = 0;
+        while (kept < most && before < goal) before += weight(found[kept++]);
+        end_at(found, kept, limit);
+        return true;
+    }
+
+    const float* row_;
+    int vocab_;
+    float top_;
+    float temperature_;
+    float scale_;
+    double unit_;
+    int last_ = 0;
+    std::vector<int64_t> tokens_, weights_;
+};
+
 // All tokens that could win the draw whose key is given, ascending; most often a few.
 //
 // The winner has the largest (logit - top) / temperature + noise. How large a token's noise
 // can be shows in its bits' leading zeros, so nearly all are ruled out without a logarithm.
 // Scores are estimated here, within a margin; whoever asks computes those of the candidates.
-inline void candidates(const float* row, int vocab, Top top, float temperature, uint64_t key,
-                       std::vector<int32_t>& out) {
+inline void candidates(const float* row, int vocab, float top, float temperature, uint64_t key,
+                       Limit limit, std::vector<int32_t>& out) {
     constexpr uint64_t GAMMA = 0x9E3779B97F4A7C15;
     constexpr float MARGIN = 1e-3f, PER_ZERO = 0.6931472f, MOST = 32 * PER_ZERO;
-    const Vec highest = _mm512_set1_ps(top.value);
+    const Vec highest = _mm512_set1_ps(top), least = _mm512_set1_ps(limit.least);
     const Vec scale = _mm512_set1_ps(static_cast<float>(1.0 / temperature));
     double best = -INFINITY;
     __m512i steps = _mm512_add_epi64(
@@ -68,9 +239,14 @@ inline void candidates(const float* row, int vocab, Top top, float temperature, 
                            _mm512_set1_epi64(static_cast<int64_t>(GAMMA))));
     const __m512i onward = _mm512_set1_epi64(static_cast<int64_t>(GAMMA * 8));
     for (int i = 0; i < vocab; i += LANES, steps = _mm512_add_epi64(steps, onward)) {
-        const __mmask16 there = first_lanes(std::min(LANES, vocab - i));
-        const Vec score = _mm512_mul_ps(
-            _mm512_sub_ps(_mm512_maskz_loadu_ps(there, row + i), highest), scale);
+        __mmask16 there = first_lanes(std::min(LANES, vocab - i));
+        const Vec x = _mm512_maskz_loadu_ps(there, row + i);
+        there = _mm512_mask_cmp_ps_mask(there, x, least, _CMP_GE_OQ);
+        if (there == 0) continue;
+        for (__mmask16 tied = _mm512_mask_cmp_ps_mask(there, x, least, _CMP_EQ_OQ); tied != 0;
+             tied &= tied - 1)
+            if (--limit.ties < 0) there &= ~(tied & -tied);
+        const Vec score = _mm512_mul_ps(_mm512_sub_ps(x, highest), scale);
         const Vec needed = _mm512_sub_ps(_mm512_set1_ps(static_cast<float>(best) - MARGIN), score);
         __mmask16 open = _mm512_mask_cmp_ps_mask(there, needed, _mm512_set1_ps(MOST), _CMP_LE_OQ);
         if (open == 0) continue;
@@ -83,9 +259,9 @@ inline void candidates(const float* row, int vocab, Top top, float temperature, 
         _mm512_store_si512(bit, bits);
         for (; open != 0; open &= open - 1) {
             const int lane = __builtin_ctz(open);
-            const double found = (static_cast<double>(row[i + lane]) - top.value) / temperature +
-                                 gumbel(bit[lane]);
-            if (found < best - MARGIN) continue;
+            const double far = (static_cast<double>(row[i + lane]) - top) / temperature;
+            const double found = far + gumbel(bit[lane]);
+            if (far < limit.log_min_p || found < best - MARGIN) continue;
             best = std::max(best, found);
             out.push_back(i + lane);
         }

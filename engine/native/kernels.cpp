@@ -147,26 +147,35 @@ void tidegate_largest(AnyDecoder* decoder, const float* logits, int rows, int vo
     team.end();
 }
 
-// The tokens that could win each row's draw: counts [rows], and as many tokens for each row, at
-// most `room` of them altogether; returns how many there are.
-int64_t tidegate_candidates(AnyDecoder* decoder, const float* const* rows, int count, int vocab,
-                            const float* temperatures, const uint64_t* keys, int32_t* counts,
-                            int32_t* tokens, int64_t room) {
+// A draw from one row of logits; the same fields as in library.py.
+struct Draw {
+    const float* row;
+    uint64_t key;
+    Filter filter;
+    float temperature;
+};
+
+// The tokens that could win each draw: counts [draws], and as many tokens for each, at most
+// `room` of them altogether; returns how many there are, -1 if memory ran out.
+int64_t tidegate_candidates(AnyDecoder* decoder, const Draw* draws, int count, int vocab,
+                            int32_t* counts, int32_t* tokens, int64_t room) {
     int64_t total = 0;
     const bool done = succeeds([&] {
         std::vector<std::vector<int32_t>> found(count);
         Team& team = decoder->team();
         team.begin();
-        team.run(count, [&](int row, int) {
-            const Top top = largest(rows[row], vocab);
-            candidates(rows[row], vocab, top, temperatures[row], keys[row], found[row]);
+        team.run(count, [&](int i, int) {
+            const Draw& d = draws[i];
+            const float top = largest(d.row, vocab).value;
+            const Limit limit = Limiter(d.row, vocab, top, d.temperature).find(d.filter);
+            candidates(d.row, vocab, top, d.temperature, d.key, limit, found[i]);
         });
         team.end();
-        for (int row = 0; row < count; ++row) {
-            counts[row] = static_cast<int32_t>(found[row].size());
-            if (total + counts[row] <= room)
-                std::copy(found[row].begin(), found[row].end(), tokens + total);
-            total += counts[row];
+        for (int i = 0; i < count; ++i) {
+            counts[i] = static_cast<int32_t>(found[i].size());
+            if (total + counts[i] <= room)
+                std::copy(found[i].begin(), found[i].end(), tokens + total);
+            total += counts[i];
         }
     });
     return done ? total : -1;

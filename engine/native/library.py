@@ -75,6 +75,19 @@ class Step(ctypes.Structure):
     )
 
 
+class Draw(ctypes.Structure):
+    """``Draw`` of kernels.cpp; the row as an address."""
+
+    _fields_ = (
+        ("row", ctypes.c_void_p),
+        ("key", ctypes.c_int64),
+        ("top_k", ctypes.c_int64),
+        ("top_p", ctypes.c_double),
+        ("log_min_p", ctypes.c_double),
+        ("temperature", ctypes.c_float),
+    )
+
+
 class Library:
     """The loaded library.
 
@@ -97,7 +110,7 @@ class Library:
             "largest": (None, [pointer, pointer, number, number, pointer, pointer]),
             "candidates": (
                 ctypes.c_int64,
-                [pointer, pointer, number, number, *[pointer] * 4, ctypes.c_int64],
+                [pointer, pointer, number, number, pointer, pointer, ctypes.c_int64],
             ),
         }
         for name, (returns, takes) in signatures.items():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from engine.native.library import Library, NativeUnavailable, Shape
+from engine.native.library import Draw, Library, NativeUnavailable, Shape
 
 # One way of computing a layer: norm, rotated attention, norm, gated MLP. They differ in
 # biases and in norms of heads, which are found in the model itself.
@@ -139,35 +139,26 @@ class NativeModel:
         )
         return values, tokens
 
-    def candidates(
-        self, logits: Tensor, rows: Sequence[int], scales: Tensor, keys: Sequence[int], room: int
-    ) -> tuple[Numbers, Numbers]:
-        """Find the tokens that could win the draws of some rows.
+    def candidates(self, draws: Sequence[Draw], vocab: int, room: int) -> tuple[Numbers, Numbers]:
+        """Find the tokens that could win some draws.
 
         Args:
-            logits: float32 [all rows, vocab].
-            rows: those that are drawn from; each has a finite largest logit.
-            scales: float32 [len(rows)], the temperatures.
-            keys: of each row's noise.
+            draws: each of a row [vocab] whose largest logit is finite.
+            vocab: number of token ids.
             room: how many tokens are expected at most.
 
         Returns:
-            How many there are for each row, and the tokens, row after row, ascending.
+            How many there are for each draw, and the tokens, draw after draw, ascending.
         """
-        count, vocab = len(rows), logits.shape[1]
-        logits = logits.contiguous()
-        places = logits.data_ptr() + 4 * vocab * np.array(rows, np.uint64)
-        noise = np.array(keys, np.int64)
-        counts = np.empty(count, np.int32)
+        given = (Draw * len(draws))(*draws)
+        counts = np.empty(len(draws), np.int32)
         while True:
             tokens = np.empty(room, np.int32)
             total = self._library.calls.tidegate_candidates(
                 self._handle,
-                places.ctypes.data,
-                count,
+                given,
+                len(draws),
                 vocab,
-                scales.data_ptr(),
-                noise.ctypes.data,
                 counts.ctypes.data,
                 tokens.ctypes.data,
                 room,

@@ -101,4 +101,20 @@ inline Vec exp(Vec x) {
     return _mm512_scalef_ps(p, n);
 }
 
+// The same for float64, from -745 to 709, within some units in the last place.
+inline __m512d exp(__m512d x) {
+    x = _mm512_max_pd(_mm512_set1_pd(-750.0), x);
+    const __m512d n =
+        _mm512_roundscale_pd(_mm512_mul_pd(x, _mm512_set1_pd(1.4426950408889634074)),
+                             _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512d r = _mm512_fnmadd_pd(n, _mm512_set1_pd(6.93147180369123816490e-01), x);
+    r = _mm512_fnmadd_pd(n, _mm512_set1_pd(1.90821492927058770002e-10), r);
+    __m512d p = _mm512_set1_pd(1.0 / 6227020800);
+    for (const double c : {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
+                           1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5,
+                           1.0, 1.0})
+        p = _mm512_fmadd_pd(p, r, _mm512_set1_pd(c));
+    return _mm512_scalef_pd(p, n);
+}
+
 }  // namespace tidegate

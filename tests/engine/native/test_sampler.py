@@ -21,8 +21,15 @@ KINDS_OF_ROWS: list[dict[str, Any]] = [
     {"temperature": 0.2},
     {"temperature": 2.0},
     {"temperature": 1e-30},
-    {"temperature": 1.0, "top_p": 0.9},
-    {"temperature": 1.0, "top_k": 3},
+    {"top_p": 0.9},
+    {"top_p": 0.3, "temperature": 1.7},
+    {"top_p": 0.999999},
+    {"top_p": 1e-9},
+    {"top_k": 1},
+    {"top_k": 3},
+    {"top_k": 50, "top_p": 0.8},
+    {"min_p": 0.05},
+    {"top_k": 200, "top_p": 0.95, "min_p": 0.01, "temperature": 0.8},
     {"temperature": 1.0, "logit_bias": ((5, 3.0),)},
 ]
 
@@ -60,6 +67,7 @@ def test_every_choice_is_the_same(vocab: int, scale: float) -> None:
     torch.manual_seed(vocab)
     for seed in range(4):
         logits = torch.randn(24, vocab) * scale
+        logits[:, ::3] = logits[:, ::3].round()  # many ties
         logits[seed, vocab // 2 :] = float("-inf")
         found, expected = both(logits, rows(24, seed))
         assert found == expected
