@@ -62,11 +62,12 @@ class Choices:
         self._wake: asyncio.Future[None] | None = None
         self._views = [View.of(call, index, names) for index in range(len(call.jobs))]
         self._tokens = 0
+        self._cached = 0
 
     @property
     def usage(self) -> Usage:
         """Tokens of what was read so far."""
-        return Usage(self.call.prompt_tokens, self._tokens)
+        return Usage(self.call.prompt_tokens, self._tokens, self._cached)
 
     def start(
         self,
@@ -134,6 +135,9 @@ class Choices:
         _, tokens, text, reason, _, detail = event
         finish = None if reason is None else FinishReason(reason)
         view = self._views[index]
+        if detail is not None and index % self.call.each == 0:
+            # As the prompt counts once, so does what was found of it: for its first choice.
+            self._cached += detail.cached_tokens
         if view is None:
             self._tokens += len(tokens)
             return index, text, finish, None

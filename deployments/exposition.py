@@ -32,6 +32,8 @@ VLLM_NAMES: Final = frozenset(
         "num_requests_waiting",
         "kv_cache_usage_perc",
         "num_preemptions_total",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
         "request_success_total",
         "prompt_tokens_total",
         "generation_tokens_total",
@@ -167,6 +169,16 @@ def _of_replicas(vitals: Mapping[str, Vitals], placed: Mapping[str, int]) -> Ite
             "recomputed_tokens_total",
             "Tokens computed again after a preemption.",
             {name: one.recomputed_tokens for name, one in vitals.items()},
+        ),
+        (
+            "prefix_cache_queries_total",
+            "Tokens of prompts that were looked for in a replica's prefix cache.",
+            {name: one.prefix_queries for name, one in vitals.items()},
+        ),
+        (
+            "prefix_cache_hits_total",
+            "Those of them that were there, and were not computed again.",
+            {name: one.prefix_hits for name, one in vitals.items()},
         ),
     ):
         yield _by_replica(name, text, values.items(), "counter")

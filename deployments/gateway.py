@@ -229,6 +229,7 @@ class Gateway:
             first_token_at=_later(arrived.began, limits.first_token_s),
             end_at=_later(arrived.began, limits.end_s),
             traceparent=timeline.traceparent,
+            salt=self._intake.salt(arrived.tenant, terms),
             prefix=job.prefix,
         )
         return Sequence(

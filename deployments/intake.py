@@ -20,6 +20,7 @@ from deployments.openai.call import Call
 from deployments.openai.defaults import sampling_defaults
 from deployments.openai.length import longest_token
 from deployments.openai.served import Served
+from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
 from deployments.openai.tool_formats import dialect_of
 from deployments.prefixes import with_prefixes
@@ -27,6 +28,7 @@ from deployments.tenant import Tenant
 from deployments.visit import request_id
 from engine.loader import load_tokenizer, resolve
 from engine.model_info import model_info
+from engine.prefix_hash import salt_of
 
 Prepare = Callable[..., Call]
 Work = Callable[..., dict[str, Any]]
@@ -84,6 +86,7 @@ class Intake:
         self._keyring = Keyring.of(config)
         self._max_body_bytes = config.max_body_bytes
         self._rng = rng
+        self._apart = config.prefix_cache_scope == "tenant"
         by_prefix = config.placement == "prefix_affinity"
         self._block_tokens = config.block_size if by_prefix else None
         folder = resolve(config.model)
@@ -144,16 +147,25 @@ class Intake:
             ApiError: what is wrong with it.
         """
         served = self.served.within(tenant.min_priority, tenant.max_priority)
-        work = prepare if self._block_tokens is None else self._with_prefixes(prepare)
+        work = prepare if self._block_tokens is None else self._with_prefixes(prepare, tenant)
         return await self._off_loop(
             work, body, headers, self._tokenizer, served, self._rng, time.time()
         )
 
-    def _with_prefixes(self, prepare: Prepare) -> Prepare:
+    def salt(self, tenant: Tenant, terms: Terms) -> bytes:
+        """Return what a request must have in common with whom it shares cached blocks."""
+        return salt_of(tenant.name if self._apart else "", terms.cache_salt)
+
+    def _with_prefixes(self, prepare: Prepare, tenant: Tenant) -> Prepare:
         """Add what the router is to know of the prompts: off the loop, if tokenising is."""
         assert self._block_tokens is not None
-        block_tokens, salt = self._block_tokens, b""
-        return lambda *arguments: with_prefixes(prepare(*arguments), block_tokens, salt)
+        block_tokens = self._block_tokens
+
+        def work(*arguments: Any) -> Call:
+            call = prepare(*arguments)
+            return with_prefixes(call, block_tokens, self.salt(tenant, call.terms))
+
+        return work
 
     async def tell(self, work: Work, request: Request) -> dict[str, Any]:
         """Return the answer to a request that needs the tokenizer alone.

@@ -102,12 +102,16 @@ class Vitals:
         preemptions: since the replica started.
         recomputed_tokens: tokens computed again because of them.
         admission_preemptions: those preemptions that made way for an urgent request.
+        prefix_queries: tokens that were looked for in its prefix cache.
+        prefix_hits: those of them that were there.
     """
 
     healthy: bool
     preemptions: int
     recomputed_tokens: int
     admission_preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
 
     def no_less_than(self, before: "Vitals") -> "Vitals":
         """Return these with no counter below what it was."""
@@ -116,6 +120,8 @@ class Vitals:
             max(self.preemptions, before.preemptions),
             max(self.recomputed_tokens, before.recomputed_tokens),
             max(self.admission_preemptions, before.admission_preemptions),
+            max(self.prefix_queries, before.prefix_queries),
+            max(self.prefix_hits, before.prefix_hits),
         )
 
 

@@ -48,6 +48,7 @@ class Order:
             first token; None is never.
         end_at: when it is given up in any case.
         traceparent: the W3C trace context that its spans belong to; empty without tracing.
+        salt: only requests with the same one share what a prefix cache keeps.
         prefix: of the prompt, as in `router.ticket.Ticket`; None if the router does not look.
     """
 
@@ -62,6 +63,7 @@ class Order:
     first_token_at: float | None = None
     end_at: float | None = None
     traceparent: str = ""
+    salt: bytes = b""
     prefix: tuple[int, ...] | None = None
 
     def deadline(self, begun: bool) -> tuple[float, str] | None:
@@ -114,7 +116,7 @@ class Order:
     def _prefix(self, block_tokens: int, generated: Sequence[int]) -> tuple[int, ...]:
         if self.prefix is None or not generated:
             return self.prefix or ()
-        return prefix_of((*self.prompt, *generated), block_tokens, b"")
+        return prefix_of((*self.prompt, *generated), block_tokens, self.salt)
 
     def submission(self, key: str, generated: tuple[int, ...]) -> Submission:
         """Return what a replica is given for one life of the sequence, of this name."""
@@ -125,4 +127,5 @@ class Order:
             priority=self.priority,
             arrival=self.arrival,
             generated=generated,
+            salt=self.salt,
         )

@@ -71,6 +71,7 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         max_passes=config.max_passes,
         prefill_chunk=config.prefill_chunk,
         target_tpot_ms=config.target_tpot_ms,
+        prefix_cache=config.prefix_cache,
         threads=config.threads_per_replica,
         kernels=config.kernels,
         allow_variance=config.allow_variance,
@@ -353,6 +354,8 @@ class Replica:
                 stats.preemptions,
                 stats.recomputed_tokens,
                 stats.admission_preemptions,
+                stats.queried_tokens,
+                stats.found_tokens,
             ),
         )
 

@@ -119,6 +119,17 @@ class EngineSettings(_Settings):
     max_waiting: int = Field(
         default=256, ge=1, description="Requests that wait inside one replica at most."
     )
+    prefix_cache: bool = Field(
+        default=True,
+        description="A replica keeps what it computed, and does not compute again what a request "
+        "has in common with earlier ones from its beginning on. It takes no memory that requests "
+        "need.",
+    )
+    prefix_cache_scope: Literal["tenant", "shared"] = Field(
+        default="tenant",
+        description="Whose requests share what is kept: those of one `tenant` of `key_file`, or "
+        "all (`shared`), and then a tenant can find out by timing what another one asked.",
+    )
 
 
 class SchedulingSettings(_Settings):

@@ -73,7 +73,8 @@ class Live:
         """
         self.started = True
         self.queued_s = now - self.submitted_at
-        self.cached = min(cached, len(self.row.prompt))
+        # Who goes on from elsewhere has told what was found of its prompt there.
+        self.cached = 0 if self.generated else cached
 
     def score(self, start: int, told: list[TokenLogprobs]) -> None:
         """Keep what a chunk from position ``start`` says of the prompt's next tokens.

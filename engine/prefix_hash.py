@@ -26,7 +26,8 @@ def salt_of(*parts: str) -> bytes:
     """
     if not any(parts):
         return b""
-    texts = [part.encode() for part in parts]
+    # JSON can spell halves of characters, which have no UTF-8.
+    texts = [part.encode("utf-8", "surrogatepass") for part in parts]
     return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
 
 

@@ -98,7 +98,8 @@ class Detail:
         logprobs: one for each of the delta's tokens, if the request asked for them.
         prompt_logprobs: on the first delta, if the request asked for them and brought no
             generated tokens: one for each token of the prompt, None for the first.
-        cached_tokens: with ``queued_s``: tokens of the prompt that a prefix cache held.
+        cached_tokens: with ``queued_s``: tokens of the prompt that a prefix cache held; 0 if
+            the request brought generated tokens.
     """
 
     queued_s: float | None = None

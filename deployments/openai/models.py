@@ -27,6 +27,8 @@ from engine.request import SamplingParams
 
 SEED_BITS = 63
 MAX_MS = 2**31 - 1
+MAX_SALT = 256
+"""Characters."""
 MAX_COUNT = 2**31 - 1
 """Of tokens and choices: beyond, a sum may have more digits than Python spells."""
 
@@ -69,6 +71,7 @@ class GenerationRequest(Wire):
     ignore_eos: bool = False
     priority: int | None = None
     service_tier: str | None = None
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT)
     timeout_ms: int | None = Field(default=None, ge=1, le=MAX_MS)
     first_token_timeout_ms: int | None = Field(default=None, ge=1, le=MAX_MS)
 

@@ -50,6 +50,7 @@ class Terms:
         priority: higher is more urgent.
         service_tier: the tier used, if the client asked for one: it is echoed.
         limits: how long it waits.
+        cache_salt: only requests with the same one share what a prefix cache keeps.
     """
 
     stream: bool = False
@@ -58,6 +59,7 @@ class Terms:
     priority: int = 0
     service_tier: str | None = None
     limits: Limits = Limits()
+    cache_salt: str = ""
 
     @classmethod
     def of(cls, request: GenerationRequest, headers: Mapping[str, str], served: Served) -> Self:
@@ -77,6 +79,7 @@ class Terms:
                 _seconds(request.first_token_timeout_ms, headers, FIRST_TOKEN_HEADER),
                 _seconds(request.timeout_ms, headers, END_HEADER),
             ),
+            cache_salt=request.cache_salt or "",
         )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,7 @@ class FakeLink:
     Attributes:
         submissions: what it was given.
         script: tokens and text of each step instead, if there are any; ends with stop.
+        cached: tokens of each prompt that its prefix cache held.
     """
 
     replica = "r"
@@ -89,6 +91,7 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.script: list[tuple[tuple[int, ...], str]] = []
+        self.cached = 0
         self.listeners: dict[str, Any] = {}
         self.submissions: list[Submission] = []
 
@@ -111,7 +114,9 @@ class FakeLink:
             loop.call_soon(listener, (key, tokens, text, finish, None, detail))
         if self.script:
             return
-        first, last = _detail(submission, 65, first=True), _detail(submission, 66, first=False)
+        first = replace(_detail(submission, 65, first=True), cached_tokens=self.cached)
+        told = submission.params.logprobs is not None
+        last = _detail(submission, 66, first=False) if told else None
         if submission.params.max_tokens == 1:
             loop.call_soon(listener, (key, (65,), "a", "length", None, first))
         else:
@@ -122,11 +127,11 @@ class FakeLink:
         pass
 
 
-def _detail(submission: Submission, token: int, *, first: bool) -> Detail | None:
+def _detail(submission: Submission, token: int, *, first: bool) -> Detail:
     """What an engine would tell beside a token: log-probabilities, if they were asked for."""
     params = submission.params
     if params.logprobs is None:
-        return Detail(queued_s=0.0) if first else None
+        return Detail(queued_s=0.0)
     generated = TokenLogprobs(token, -0.5, ((token, -0.5),) * bool(params.logprobs))
     prompt: tuple[TokenLogprobs | None, ...] = ()
     if first and params.prompt_logprobs is not None:

@@ -204,6 +204,28 @@ async def test_nothing_generated_is_nothing_counted(house: House, echo: bool) ->
 
 
 @BOTH
+async def test_what_a_prefix_cache_held_of_a_prompt_counts_once(house: House, path: str) -> None:
+    """Fault: it is counted for each choice, so that more was found than the prompt has."""
+    house.link.cached = 2
+    for fields in ({}, {"logprobs": True if "chat" in path else 0}):
+        whole = await ask(house, path, n=3, **fields)
+        assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    chunks = await stream(house, path, n=2, stream_options={"include_usage": True})
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+@BOTH
+async def test_a_cache_salt_reaches_the_replica(house: House, path: str) -> None:
+    """Fault: who asks to share with nobody shares with all."""
+    salts = []
+    for fields in ({}, {"cache_salt": "a"}, {"cache_salt": "b"}):
+        await ask(house, path, **fields)
+        salts.append(house.link.submissions[-1].salt)
+    assert salts[0] == b""
+    assert len(set(salts)) == 3
+
+
+@BOTH
 async def test_running_usage_is_on_every_chunk(house: House, path: str) -> None:
     options = {"continuous_usage_stats": True, "include_usage": True}
     chunks = await stream(house, path, stream_options=options)

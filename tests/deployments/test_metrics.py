@@ -60,7 +60,8 @@ Samples: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def render(
     counts: Counts, model: str = "m", prefix: str = "tidegate:", *, vllm: bool = False
 ) -> Samples:
-    page = Page(model, vllm=vllm).render(counts, GAUGES, {"r1": Vitals(True, 4, 50, 1)}, {"r1": 9})
+    vitals = {"r1": Vitals(True, 4, 50, 1, 80, 30)}
+    page = Page(model, vllm=vllm).render(counts, GAUGES, vitals, {"r1": 9})
     families = list(text_string_to_metric_families(page))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
@@ -83,6 +84,8 @@ def test_the_page_is_valid_and_says_what_was_counted() -> None:
     assert page[("kv_cache_usage_perc", (model, ("replica", "r1")))] == 0.6
     assert page[("num_preemptions_total", (model, ("replica", "r1")))] == 4
     assert page[("num_admission_preemptions_total", (model, ("replica", "r1")))] == 1
+    assert page[("prefix_cache_queries_total", (model, ("replica", "r1")))] == 80
+    assert page[("prefix_cache_hits_total", (model, ("replica", "r1")))] == 30
     assert page[("requests_placed_total", (model, ("replica", "r1")))] == 9
     assert page[("kv_blocks", (model, ("replica", "r1")))] == 10
     assert page[("kv_blocks_free", (model, ("replica", "r1")))] == 4
@@ -128,6 +131,7 @@ def test_every_vllm_name_is_there_with_the_labels_that_its_dashboards_ask_for() 
     assert page[("num_requests_running", (("engine", "r1"), model))] == 3
     assert page[("num_requests_waiting", (("engine", "router"), model))] == 7
     assert page[("kv_cache_usage_perc", (("engine", "r1"), model))] == 0.6
+    assert page[("prefix_cache_hits_total", (("engine", "r1"), model))] == 30
     assert page[("request_success_total", (("finished_reason", "stop"), model))] == 2
     assert page[("prompt_tokens_total", (model,))] == 40
     # No label that its dashboards do not know splits what they show as one line.
@@ -164,8 +168,8 @@ async def test_counters_go_up_while_replicas_come_go_and_are_overtaken_by_their_
     history = [
         ("r1", Vitals(True, 5, 100, 2)),
         ("r2", Vitals(True, 1, 10)),
-        ("r1", Vitals(True, 9, 300, 4)),
-        ("r1", Vitals(True, 7, 200, 3)),  # this one was under way for longer
+        ("r1", Vitals(True, 9, 300, 4, 90, 50)),
+        ("r1", Vitals(True, 7, 200, 3, 80, 40)),  # this one was under way for longer
         ("r2", Vitals(True, 4, 40)),
         (None, Vitals(True, 0, 0)),
         ("r3", Vitals(True, 0, 0)),

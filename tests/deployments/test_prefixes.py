@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,12 @@ from deployments.intake import Intake
 from deployments.messages import Heard, ReplicaInfo, Vitals
 from deployments.openai.call import Job
 from deployments.openai.completions import CompletionCall
+from deployments.openai.terms import Terms
 from deployments.order import Order
 from deployments.prefix_news import PrefixNews
 from deployments.prefixes import prefix_of
 from deployments.reporting import Figures, Reporter
+from deployments.tenant import Tenant
 from engine.prefix_cache import BlockManager
 from engine.prefix_hash import chain
 from engine.request import SamplingParams
@@ -53,15 +56,40 @@ async def test_what_goes_on_elsewhere_says_so_too_with_what_was_generated() -> N
 
 def test_choices_of_one_prompt_share_its_prefix() -> None:
     intake = Intake(ServeConfig(placement="prefix_affinity", block_size=4), random.Random(0))
-    work = intake._with_prefixes(lambda: _call(PROMPT, PROMPT, (9,) * 8, (9,) * 8))
-    one, two, three, four = work().jobs
-    assert one.prefix == two.prefix == tuple(chain(PROMPT, 4))
-    assert three.prefix == four.prefix == tuple(chain((9,) * 8, 4))
+    tenant, call = Tenant("search"), _call(PROMPT, PROMPT, (9,) * 8, (9,) * 8)
+    one, two, three, four = intake._with_prefixes(lambda: call, tenant)().jobs
+    salt = intake.salt(tenant, call.terms)
+    assert one.prefix == two.prefix == tuple(chain(PROMPT, 4, salt))
+    assert three.prefix == four.prefix == tuple(chain((9,) * 8, 4, salt))
+
+
+def test_the_replica_is_given_the_salt_that_the_ticket_was_hashed_with() -> None:
+    """Fault: the router looks for blocks by names that no replica gives them."""
+    salted = replace(order(PROMPT, ()), salt=b"s")
+    assert salted.submission("k", (7, 8)).salt == b"s"
+    ticket = salted.ticket("k", "k", INFO, (7, 8), True)
+    assert ticket.prefix == tuple(chain((*PROMPT, 7, 8), 4, b"s"))
+
+
+def test_who_shares_blocks_with_whom() -> None:
+    """Fault: a tenant finds out by timing what another one asked."""
+
+    def salt(intake: Intake, tenant: str, own: str) -> bytes:
+        return intake.salt(Tenant(tenant), Terms(cache_salt=own))
+
+    apart = Intake(ServeConfig(), random.Random(0))
+    assert salt(apart, "", "") == b""
+    asked = [(tenant, own) for tenant in ("", "a", "b") for own in ("", "a", "b")]
+    assert len({salt(apart, *each) for each in asked}) == len(asked)
+    assert salt(apart, "a", "b") == salt(apart, "a", "b")
+    shared = Intake(ServeConfig(prefix_cache_scope="shared"), random.Random(0))
+    assert salt(shared, "a", "") == salt(shared, "b", "") == b""
+    assert salt(shared, "a", "x") == salt(shared, "b", "x") != salt(shared, "b", "y")
 
 
 def _call(*prompts: tuple[int, ...]) -> Any:
     jobs = tuple(Job(prompt, PARAMS) for prompt in prompts)
-    return CompletionCall("id", 0, "m", SimpleNamespace(), jobs, each=2)  # type: ignore[arg-type]
+    return CompletionCall("id", 0, "m", SimpleNamespace(cache_salt="x"), jobs, each=2)  # type: ignore[arg-type]
 
 
 class Node:

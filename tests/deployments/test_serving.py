@@ -82,7 +82,10 @@ def test_chat_and_completions_streamed_and_whole(client: OpenAI) -> None:
     )
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    counted = chunks[-1].usage
+    assert counted is not None
+    assert counted.prompt_tokens == whole.usage.prompt_tokens
+    assert counted.completion_tokens == whole.usage.completion_tokens
 
     plain = client.completions.create(model=MODEL, prompt="The sky is", max_tokens=6, seed=3)
     pieces = client.completions.create(

@@ -50,3 +50,4 @@ def test_parts_of_a_salt_do_not_run_into_each_other() -> None:
     assert len(set(salts)) == 4
     assert b"" not in salts
     assert salt_of("", "") == b""
+    assert salt_of("", "\ud800") != salt_of("", "\ud801")
