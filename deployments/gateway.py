@@ -117,9 +117,9 @@ class Gateway:
             # A refusal has to come before the first byte.
             await stream.begin()
         except BaseException:
-            stream.close()
+            choices.close()
             raise
-        return ClosingStream(stream)
+        return ClosingStream(stream.events(), choices.close)
 
     async def models(self, request: Request) -> Response:
         """List the one model."""

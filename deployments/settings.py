@@ -58,12 +58,12 @@ class ModelSettings(_Settings):
         description="CPU threads that a replica computes with. "
         "Default: the machine's cores but one, divided by `replicas`, at least 1.",
     )
-    kernels: Literal["auto", "native", "torch"] = Field(
+    kernels: Literal["auto", "native", "triton", "torch"] = Field(
         default="auto",
-        description="What computes the model on a CPU: `native` are Tidegate's own kernels, "
-        "compiled on the machine when they are first needed (AVX-512, a C++20 compiler, models "
-        "of the Llama, Mistral and Qwen kinds), `torch` torch's; `auto` takes the former where "
-        "they can be used.",
+        description="What computes the model, of the Llama, Mistral and Qwen kinds: `native` are "
+        "Tidegate's own kernels for CPUs, compiled on the machine when they are first needed "
+        "(AVX-512, a C++20 compiler), `triton` those for NVIDIA GPUs, `torch` torch's, for any "
+        "model; `auto` takes Tidegate's own where they can be used.",
     )
     max_model_len: int | None = Field(
         default=None,

@@ -1,7 +1,10 @@
 """Backends: by what a model is computed on this machine."""
 
+import importlib.metadata
+import importlib.util
 import logging
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +23,37 @@ from engine.sampling import Sampler
 
 logger = logging.getLogger(__name__)
 
-KERNELS = ("auto", "native", "torch")
+KERNELS = ("auto", "native", "triton", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a backend may prepare for.
+
+    Attributes:
+        block_tokens: tokens a block of the pools.
+        max_num_seqs: sequences a step.
+        max_model_len: tokens of the longest sequence.
+    """
+
+    block_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+
+
+class TritonUnavailable(RuntimeError):
+    """The Triton kernels cannot be used.
+
+    Attributes:
+        reason: why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the Triton kernels cannot be used: {self.reason}"
 
 
 class Backend(Protocol):
@@ -119,27 +152,81 @@ class NativeBackend:
         return (torch.__version__, self._model.digest)
 
 
-def choose_backend(kernels: str, model: PreTrainedModel, block_tokens: int) -> Backend:
+class TritonBackend:
+    """Triton kernels and CUDA graphs, for a GPU."""
+
+    name = "triton"
+
+    def __init__(self, model: PreTrainedModel, limits: Limits) -> None:
+        """Take ``model`` over.
+
+        Raises:
+            TritonUnavailable: the kernels cannot be used for this model or on this machine.
+            NotInvariant: the GPU's matrix units do not keep a row's bits.
+        """
+        device = model.device.type
+        if device != "cuda":
+            raise TritonUnavailable(f"the model is on a {device} device, not on cuda")
+        if importlib.util.find_spec("triton") is None:
+            raise TritonUnavailable("the package triton is not installed")
+        # Here, since other machines need not have triton.
+        from engine.cuda.decoder import Decoder, can_decode
+
+        if not can_decode(model):
+            raise TritonUnavailable(f"they are not made for {model.config.model_type} models")
+        self.dtype: torch.dtype = model.dtype
+        self._device = model.device
+        self._limits = limits
+        self._decoder = Decoder(model, limits.max_model_len)
+
+    def runner(self, pool: KVPool) -> Runner:
+        """Return a runner over ``pool``, with its graphs recorded."""
+        from engine.cuda.runner import CudaRunner
+
+        limits = self._limits
+        return CudaRunner(self._decoder, pool, limits.max_num_seqs, limits.max_model_len)
+
+    def sampler(self, vocab: int) -> Sampler:
+        """Return the one that chooses all rows' tokens at once."""
+        from engine.cuda.sampling import CudaSampler
+
+        return CudaSampler(vocab, self._device)
+
+    def identity(self) -> object:
+        """Return the versions, the GPU, and in which order products are summed."""
+        return (
+            torch.__version__,
+            importlib.metadata.version("triton"),
+            _processor(self._device),
+            sorted(self._decoder.orders.items()),
+        )
+
+
+def choose_backend(kernels: str, model: PreTrainedModel, limits: Limits) -> Backend:
     """Return what computes ``model``.
 
     Args:
-        kernels: ``auto`` takes the C++ kernels where they can be used.
+        kernels: ``auto`` takes this package's own kernels where they can be used: those in
+            C++ on a CPU, those in Triton on a GPU.
         model: is taken over; on the device where it is to be computed.
-        block_tokens: of the pools.
+        limits: of the engine.
 
     Raises:
-        InvalidParam: ``kernels`` is ``native`` and they cannot be used.
+        InvalidParam: ``kernels`` names kernels that cannot be used.
         NotInvariant: no way was found to keep a layer's bits.
     """
-    if kernels != "torch":
-        try:
-            return NativeBackend(model, block_tokens)
-        except NativeUnavailable as error:
-            if kernels == "native":
-                limit = f"torch or auto here: {error.reason}"
-                raise InvalidParam("kernels", kernels, limit) from error
-            if model.device.type == "cpu":
-                logger.warning("%s; torch's are used, which are slower", error)
+    own = "native" if model.device.type == "cpu" else "triton"
+    wanted = own if kernels == "auto" else kernels
+    try:
+        if wanted == "native":
+            return NativeBackend(model, limits.block_tokens)
+        if wanted == "triton":
+            return TritonBackend(model, limits)
+    except (NativeUnavailable, TritonUnavailable) as error:
+        if kernels != "auto":
+            limit = f"torch or auto here: {error.reason}"
+            raise InvalidParam("kernels", kernels, limit) from error
+        logger.warning("%s; torch's are used, which are slower", error)
     return TorchBackend(model)
 
 

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from engine.backend import KERNELS, Backend, choose_backend
+from engine.backend import KERNELS, Backend, Limits, choose_backend
 from engine.blocks import FreeListBlocks, blocks_for
 from engine.engine import Engine
 from engine.guides import Guides, LazyGuides
@@ -58,8 +58,8 @@ class EngineConfig:
             prompts are computed, which are cut shorter for it; None cuts all alike.
         prefix_cache: find again what other requests have computed of the same beginning.
         threads: CPU threads of the model; None leaves torch's choice.
-        kernels: ``native`` are this package's own in C++, ``torch`` torch's; ``auto`` takes
-            the former where they can be used.
+        kernels: ``native`` are this package's own in C++ for CPUs, ``triton`` those for GPUs,
+            ``torch`` torch's; ``auto`` takes its own where they can be used.
         allow_variance: serve even if the start-up check finds that bits vary.
         debug: check the scheduler's books after every step, which costs time.
     """
@@ -95,7 +95,7 @@ class EngineInfo:
         model: the model's shape.
         total_blocks, block_tokens: the pool.
         max_model_len: longest sequence in tokens.
-        kernels: ``native`` or ``torch``.
+        kernels: ``native``, ``triton`` or ``torch``.
         fingerprint: digest of what decides an answer's bits; engines with the same one
             can go on with each other's answers.
     """
@@ -136,7 +136,8 @@ def build_engine(
     device = _device(config.device)
     model = load_model(folder, config.dtype, device)
     tokenizer = load_tokenizer(folder)
-    backend = choose_backend(config.kernels, model, config.block_tokens)
+    limits = Limits(config.block_tokens, config.max_num_seqs, max_model_len)
+    backend = choose_backend(config.kernels, model, limits)
     del model  # the backend has it, or a copy
     shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, backend.dtype)
     _check(backend, shape, config, device, info.vocab_size)

@@ -56,6 +56,11 @@ class KVPool:
         return self._data.device
 
     @property
+    def data(self) -> Tensor:
+        """[layers, blocks + 1, block_tokens, 2, kv_heads, head_dim], the null block last."""
+        return self._data
+
+    @property
     def address(self) -> int:
         """Where the first layer begins in memory, for kernels with a layout of their own.
 

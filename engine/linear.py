@@ -93,7 +93,7 @@ def can_pack(weight: Tensor) -> bool:
     )
 
 
-def _cancelling_probe(rows: int, n: int, k: int, like: Tensor) -> tuple[Tensor, Tensor]:
+def cancelling_probe(rows: int, n: int, k: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return x [rows, k] and w [n, k] whose exact product is zero everywhere."""
     generator = torch.Generator().manual_seed(n * 1_000_003 + k)
     half = k // 2
@@ -142,7 +142,7 @@ def find_tiling(n: int, k: int, like: Tensor, biased: bool = False) -> Tiling:
     """
     most = _MAX_TILE_MACS[like.device.type] // (n * k)
     sizes = [size for size in HIGHEST if size <= max(most, HIGHEST[-1])]
-    x, w = _cancelling_probe(sizes[0] + _OFFSET, n, k, like)
+    x, w = cancelling_probe(sizes[0] + _OFFSET, n, k, like)
     bias = w.new_zeros(n) if biased else None
     kernels = [(True, _packed(w, bias))] if can_pack(w) else []
     kernels.append((False, _plain(w, bias)))

@@ -21,7 +21,7 @@ _PROMPT, _WARM_UP = 128, 20
 
 
 def step_us(settings: Settings, running: int, steps: int) -> float:
-    """µs of CPU of ``schedule`` and ``update_from_output``, with so many decodes: a median.
+    """µs of ``schedule`` and ``update_from_output`` with so many decodes, a median of steps.
 
     The load is that of our own scheduler's benchmark, and what a runner would give back is
     made outside the time, as there.
@@ -35,13 +35,13 @@ def step_us(settings: Settings, running: int, steps: int) -> float:
     gc.freeze()
     took: list[float] = []
     while len(took) < steps + _WARM_UP:
-        begin = time.thread_time()
+        begin = time.perf_counter()
         plan = scheduler.schedule()
-        planned = time.thread_time() - begin
+        planned = time.perf_counter() - begin
         output = _output(plan)
-        begin = time.thread_time()
+        begin = time.perf_counter()
         scheduler.update_from_output(plan, output)
-        taken = time.thread_time() - begin
+        taken = time.perf_counter() - begin
         if plan.total_num_scheduled_tokens == len(plan.num_scheduled_tokens) == running:
             took.append(planned + taken)
     return statistics.median(took[_WARM_UP:]) * 1e6

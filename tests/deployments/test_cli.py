@@ -173,16 +173,10 @@ def test_a_port_in_use_is_said_before_anything_starts(tiny_model_dir: Path) -> N
 
 @pytest.mark.cluster
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(
-    ("end", "flags"),
-    [(signal.SIGINT, ["--keep-logs"]), (signal.SIGKILL, []), (signal.SIGKILL, ["--keep-logs"])],
-    ids=["ctrl-c, kept", "killed", "killed, kept"],
-)
+@pytest.mark.parametrize("flags", [[], ["--keep-logs"]], ids=["", "kept"])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left(tiny_model_dir: Path, end: signal.Signals, flags: list[str]) -> None:
-    """ray#31451: Ctrl-C, or the driver is killed, with a stream open.
-
-    Ctrl-C without the flag ends as a drain does, see below.
-    """
+    """ray#31451: Ctrl-C, or the driver is killed, with a stream open."""
     small = ("--replicas", "1", "--num-blocks", "32", "--threads", "1")
     server = Server(str(tiny_model_dir), *small, *flags)
     url = f"{server.url}/v1/completions"
@@ -305,7 +299,6 @@ def test_a_drain_has_an_end(start: StartServer, again: signal.Signals | None) ->
     """At its deadline, or at a second signal."""
     limit = "1" if again is None else "300"
     server = start("--drain-s", limit)
-    folder = server.logs.parents[1]
     backlog = Backlog(server, 100)
     server.process.send_signal(signal.SIGTERM)
     if again is not None:
@@ -318,7 +311,6 @@ def test_a_drain_has_an_end(start: StartServer, again: signal.Signals | None) ->
     if again is None:
         assert re.search(r"\nStopped\. Requests that had not ended: \d+\.\n", output(server))
     eventually(lambda: not find(server.mark), 10)
-    assert not folder.exists()
 
 
 @pytest.mark.cluster

@@ -176,7 +176,9 @@ def test_kernels_that_cannot_be_used_are_refused_or_replaced(
     assert build(tiny_model_dir, num_blocks=8).kernels == "torch"
     with pytest.raises(InvalidParam, match=r"^kernels must be torch or auto here: there is no C"):
         build(tiny_model_dir, num_blocks=8, kernels="native")
-    with pytest.raises(InvalidParam, match=r"^kernels must be one of auto, native, torch"):
+    with pytest.raises(InvalidParam, match=r"^kernels must be torch or auto here: the model is on"):
+        build(tiny_model_dir, num_blocks=8, kernels="triton")
+    with pytest.raises(InvalidParam, match=r"^kernels must be one of auto, native, triton, torch"):
         build(tiny_model_dir, kernels="avx")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.backend import Backend, choose_backend
+from engine.backend import Backend, Limits, choose_backend
 from engine.kv_pool import KVPool, KVShape
 from engine.loader import load_model
 from engine.model_info import model_info
@@ -41,7 +41,7 @@ def backend(request: pytest.FixtureRequest, demo_model_dir: Path) -> Iterator[Ba
     if kernels == "native":
         library()
     threads = torch.get_num_threads()
-    yield choose_backend(kernels, load_model(demo_model_dir, dtype), BLOCK)
+    yield choose_backend(kernels, load_model(demo_model_dir, dtype), Limits(BLOCK, 64, 2048))
     torch.set_num_threads(threads)
 
 

@@ -1,0 +1,1 @@
+"""What a replica on a CUDA device runs: Triton kernels, CUDA graphs, choices on the device."""

@@ -1,0 +1,121 @@
+"""Compiles all kernels for a GPU that need not be here, as a model would launch them.
+
+    python -m experiments.gpu.compile 90 80
+
+Tells how many registers, spilled bytes and bytes of shared memory each takes.  The
+interpreter knows no types; this finds what it lets pass.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from engine.attention.plan import Segment
+from engine.batch import batch_of
+from engine.cuda import gemm
+from engine.cuda.decoder import Decoder
+from engine.cuda.runner import CudaRunner
+from engine.cuda.sampling import CudaSampler
+from engine.kv_pool import KVPool
+from engine.logits import SampleRow
+from engine.request import SamplingParams
+from experiments.gpu.models import ModelShape, random_model
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One kernel for one GPU.
+
+    Attributes:
+        kernel: its name.
+        constants: what it was compiled with.
+        shared: bytes of shared memory that a program takes.
+        matrix_units: instructions of matrix units in its code.
+    """
+
+    kernel: str
+    constants: str
+    shared: int
+    matrix_units: int
+
+
+class _NoDevice:
+    """A driver for a GPU that one can compile for and not launch on."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        # What is compiled is kept by device: another one for each kind.
+        return self._target.arch
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextmanager
+def compiling(capability: int, done: list[Compiled]) -> Iterator[None]:
+    """Let launches compile for a GPU of that compute capability (90: 9.0), and not run."""
+    run, seen = JITFunction.run, set()
+
+    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        made = run(kernel, *args, grid=grid, warmup=True, **options)
+        if made is not None and made.hash not in seen:
+            seen.add(made.hash)
+            code = made.asm["ptx"]
+            constants = {k: v for k, v in options.items() if not hasattr(v, "data_ptr")}
+            units = code.count("wgmma.mma_async") + code.count("mma.sync")
+            done.append(Compiled(kernel.__name__, str(constants), made.metadata.shared, units))
+        return made
+
+    with (
+        patch.object(triton.runtime.driver, "_active", _NoDevice(capability)),
+        patch.object(JITFunction, "run", compile_only),
+    ):
+        yield
+
+
+def compile_all(capability: int, dtype: torch.dtype, head_dims: tuple[int, ...]) -> list[Compiled]:
+    """Compile what models with heads of these sizes launch: decodes, prefills, choices."""
+    done: list[Compiled] = []
+    cpu = torch.device("cpu")
+    with (
+        compiling(capability, done),
+        patch.object(gemm, "usable_tiles", lambda n, k, like: gemm._tiles(n, like.dtype)),
+    ):
+        for dim in head_dims:
+            shape = ModelShape("", 2048, 512, 1, 4, 1, dim, 512, False)
+            pool = KVPool(shape.kv(dtype), 2100, 16, cpu)
+            decoder = Decoder(random_model(shape, dtype, cpu, 1024), 1024)
+            runner = CudaRunner(decoder, pool, 1, 1024)
+            for rows in (1, 40, 2100):
+                table = list(range(-(-rows // 16)))
+                runner.forward(batch_of([1] * rows, [Segment(table, 0, rows)], [rows - 1]))
+        rows_of = [SampleRow(SamplingParams(temperature=t), 0, [1], []) for t in (0.0, 1.0)]
+        CudaSampler(512, cpu).choose(torch.zeros(2, 512), rows_of)
+    return done
+
+
+def main() -> None:
+    """Print a line for each kernel."""
+    for argument in sys.argv[1:] or ["90"]:
+        for made in compile_all(int(argument), torch.bfloat16, (64, 128, 256)):
+            print(
+                f"{argument}  {made.kernel:18}{made.shared:8} B shared"
+                f"{made.matrix_units:5} matrix instructions  {made.constants}"
+            )
+
+
+if __name__ == "__main__":
+    main()

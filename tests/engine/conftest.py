@@ -1,0 +1,26 @@
+"""Triton's kernels run in its interpreter here: slow, but on any machine."""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+# Read when a kernel is defined, so it is set before anything imports one.
+os.environ["TRITON_INTERPRET"] = "1"
+
+collect_ignore_glob = [] if HAS_TRITON else ["cuda/*", "attention/test_triton*"]
+
+
+def pytest_report_header() -> str | None:
+    return None if HAS_TRITON else "triton is not installed: CUDA kernels are not tested"
+
+
+@pytest.fixture(scope="module")
+def matrix_units() -> Iterator[None]:
+    """Let `tl.dot` keep rows apart, as a GPU does."""
+    from experiments.gpu.interpreted import matrix_units
+
+    with matrix_units():
+        yield

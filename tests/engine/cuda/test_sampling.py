@@ -1,0 +1,123 @@
+"""The device's sampler against the CPU's: the same token from the same logits."""
+
+import random
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.cuda import filters, sampling
+from engine.cuda.filters import Filters, apply
+from engine.cuda.sampling import CudaSampler
+from engine.logits import SampleRow
+from engine.request import SamplingParams
+from engine.sampling import Sampler, SamplingError, kept_tokens
+
+VOCAB = 90
+
+
+def row(seed: int = 0, generated: int = 0, **params: Any) -> SampleRow:
+    return SampleRow(SamplingParams(**params), seed, [1, 2], list(range(generated)))
+
+
+def some_rows(count: int) -> list[SampleRow]:
+    rng = random.Random(count)
+    return [
+        row(
+            rng.getrandbits(64),
+            rng.randrange(9),
+            temperature=rng.choice([0.0, 0.3, 1.0, 1.7]),
+            top_k=rng.choice([0, 0, 1, 5, 40, 1000]),
+            top_p=rng.choice([1.0, 1.0, 0.2, 0.7, 0.95]),
+            min_p=rng.choice([0.0, 0.0, 0.05, 0.5]),
+            frequency_penalty=rng.choice([0.0, 0.0, 0.6]),
+        )
+        for _ in range(count)
+    ]
+
+
+def gaussian(rows: int, vocab: int = VOCAB, seed: int = 0) -> Tensor:
+    """Coarse enough that there are ties."""
+    return (
+        (torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 2)
+        .bfloat16()
+        .float()
+    )
+
+
+def test_it_chooses_what_the_cpu_chooses() -> None:
+    rows, logits = some_rows(48), gaussian(48)
+    expected = Sampler(VOCAB).sample(logits, rows)
+    assert CudaSampler(VOCAB, "cpu").sample(logits, rows) == expected
+    assert len(set(map(str, expected))) > 20
+
+
+def test_a_row_chooses_the_same_alone() -> None:
+    rows, logits = some_rows(8), gaussian(8)
+    sampler = CudaSampler(VOCAB, "cpu")
+    together = sampler.sample(logits, rows)
+    assert [sampler.sample(logits[i : i + 1], [rows[i]])[0] for i in range(8)] == together
+
+
+def test_a_nucleus_larger_than_the_ranks_is_found_all_the_same() -> None:
+    rows = [row(seed, temperature=1.5, top_p=0.98) for seed in range(6)]
+    logits = gaussian(6) / 4
+    with patch.object(sampling, "HEAD", 4):
+        chosen = CudaSampler(VOCAB, "cpu").choose(logits, rows, 4)
+        assert not any(chosen.fetch()[2])
+        assert CudaSampler(VOCAB, "cpu").sample(logits, rows) == Sampler(VOCAB).sample(logits, rows)
+
+
+@pytest.mark.parametrize("bad", [[float("nan")] * 3, [float("inf"), 0, 0], [float("-inf")] * VOCAB])
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {}, {"top_p": 0.5}, {"top_k": 3}])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy, in the interpreter
+def test_a_row_without_usable_logits_fails_alone(bad: list[float], params: dict[str, Any]) -> None:
+    logits, rows = gaussian(2), [row(i, **params) for i in range(2)]
+    good = CudaSampler(VOCAB, "cpu").sample(logits, rows)
+    logits[1, : len(bad)] = torch.tensor(bad)
+    first, second = CudaSampler(VOCAB, "cpu").sample(logits, rows)
+    assert first == good[0]
+    assert isinstance(second, SamplingError)
+    assert str(second) == str(SamplingError(float(logits[1].amax())))
+
+
+@pytest.mark.parametrize("ranks", [filters.HEAD, VOCAB])
+def test_filters_keep_what_the_cpu_keeps(ranks: int) -> None:
+    params = [r.params for r in some_rows(200) if r.params.temperature > 0]
+    params = [replace(p, top_k=min(p.top_k, 80)) for p in params]
+    logits = gaussian(len(params), seed=3)
+    made = Filters(
+        logits.amax(1),
+        torch.tensor([p.temperature for p in params], dtype=torch.float64),
+        torch.tensor([p.top_k or VOCAB for p in params]),
+        torch.tensor([p.top_p for p in params], dtype=torch.float64),
+        torch.tensor([p.min_p for p in params], dtype=torch.float64).log(),
+    )
+    kept = apply(logits, made, ranks)
+    assert bool(kept.complete.all())
+    for i, p in enumerate(params):
+        expected = kept_tokens(logits[i], float(logits[i].amax()), p)
+        assert torch.equal(kept.logits[i].isfinite().nonzero().squeeze(1), expected), p
+
+
+def test_tokens_and_errors_come_in_one_copy() -> None:
+    copies = 0
+    fetch = sampling.Chosen.fetch
+
+    def counted(chosen: sampling.Chosen) -> Any:
+        nonlocal copies
+        copies += 1
+        return fetch(chosen)
+
+    with patch.object(sampling.Chosen, "fetch", counted):
+        CudaSampler(VOCAB, "cpu").sample(gaussian(6), some_rows(6))
+    assert copies == 1
+
+
+def test_logits_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(1, 90\), not \(2, 90\)"):
+        CudaSampler(VOCAB, "cpu").sample(gaussian(1), some_rows(2))
+    assert CudaSampler(VOCAB, "cpu").sample(gaussian(0), []) == []

@@ -1,0 +1,43 @@
+"""All kernels compile for a GPU that is not here: the interpreter knows no types."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+# In a process of its own: in this one kernels are the interpreter's.
+PROGRAM = """
+import dataclasses, json, sys, torch
+from experiments.gpu.compile import compile_all
+print(json.dumps([dataclasses.asdict(made) for made in compile_all(90, torch.bfloat16, (80,))]))
+"""
+KERNELS = {
+    "add_rms_norm", "add_segments", "add_splits", "attend", "draw", "gemm", "rotate_and_store",
+    "silu_times",
+}  # fmt: skip
+A100_SHARED = 163 << 10
+
+
+def test_every_kernel_compiles_and_fits(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    made = json.loads(done.stdout.splitlines()[-1])
+    assert {one["kernel"] for one in made} == KERNELS
+    assert max(one["shared"] for one in made) <= A100_SHARED
+    on_units = {one["kernel"] for one in made if one["matrix_units"]}
+    assert on_units == {"gemm", "attend"}
