@@ -73,6 +73,21 @@ class KVPool:
         """Bytes from one layer to the next."""
         return self._data.stride(0) * self._data.element_size()
 
+    def host_blocks(self, count: int) -> Tensor:
+        """Return room for ``count`` whole blocks in host memory, pinned if this is on a GPU."""
+        size = (count, self.shape.layers, *self._data.shape[2:])
+        return torch.empty(size, dtype=self.shape.dtype, pin_memory=self.device.type == "cuda")
+
+    def copy_out(self, blocks: Sequence[int], host: Tensor, slots: Sequence[int]) -> None:
+        """Copy whole blocks of all layers into slots of ``host``; on a GPU, in stream order."""
+        for block, slot in zip(blocks, slots, strict=True):
+            host[slot].copy_(self._data[:, block], non_blocking=True)
+
+    def copy_in(self, host: Tensor, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        """Copy slots of ``host`` into whole blocks of all layers; on a GPU, in stream order."""
+        for block, slot in zip(blocks, slots, strict=True):
+            self._data[:, block].copy_(host[slot], non_blocking=True)
+
     def clear(self, blocks: Tensor) -> None:
         """Zero whole blocks [n] in all layers."""
         self._data.index_fill_(1, blocks, 0)

@@ -39,5 +39,24 @@ def test_clearing_blocks_reaches_every_layer_and_no_other_block() -> None:
         assert torch.equal(keys, values)
 
 
+def test_blocks_come_back_from_host_memory_in_any_place() -> None:
+    """Fault: a layer is left out, or blocks are copied to each other's places."""
+    pool = KVPool(SHAPE, num_blocks=5, block_tokens=4, device=torch.device("cpu"))
+    for layer in range(2):
+        keys, values = torch.randn(2, 20, 3, 4).to(torch.bfloat16)
+        pool.write(layer, torch.arange(20), keys, values)
+    before = [pool.read(layer, torch.arange(5)[None], 20) for layer in range(2)]
+    host = pool.host_blocks(3)
+    pool.copy_out([4, 1], host, [2, 0])
+    pool.clear(torch.tensor([4, 1]))
+    pool.copy_in(host, [0, 2], [4, 1])  # each in the other's place
+    for layer in range(2):
+        for old, new in zip(
+            before[layer], pool.read(layer, torch.arange(5)[None], 20), strict=True
+        ):
+            moved = old.view(5, 4, 3, 4)[[0, 4, 2, 3, 1]].view_as(new)
+            assert torch.equal(new, moved)
+
+
 def test_bytes_per_token_counts_k_and_v_of_all_layers() -> None:
     assert SHAPE.bytes_per_token == 2 * 2 * 3 * 4 * 2
