@@ -6,6 +6,7 @@ The check walks every block table, so it is not for the step loop of a server.
 from engine.blocks import PrefixCache, blocks_for
 from engine.prefix_cache import BlockManager
 from engine.scheduler import Scheduler
+from engine.swap import SwapSpace
 
 
 class InvariantBroken(Exception):
@@ -47,7 +48,25 @@ def check_invariants(
     found = stats.free_blocks + len(held) + cached_blocks
     if found != stats.total_blocks:
         raise InvariantBroken(f"{found} of {stats.total_blocks} blocks are accounted for")
+    if scheduler.swap is not None:
+        _check_slots(scheduler, scheduler.swap)
     if stats.running > scheduler.config.max_seqs:
         raise InvariantBroken(f"{stats.running} run, the limit is {scheduler.config.max_seqs}")
     if stats.running + stats.waiting != scheduler.unfinished():
         raise InvariantBroken(f"{scheduler.unfinished()} requests, {stats}")
+
+
+def _check_slots(scheduler: Scheduler, swap: SwapSpace) -> None:
+    """Check that no slot is lost or held twice, and none by one that runs or has ended."""
+    running, held = set(scheduler.running()), list[int]()
+    for id in swap.holders():
+        kept, tokens = swap.kept(id), len(scheduler.tokens(id))
+        if id in running or kept > tokens:
+            raise InvariantBroken(f"request {id} of {tokens} tokens has {kept} in host memory")
+        if len(swap.slots(id)) != blocks_for(kept, scheduler.blocks.block_tokens):
+            raise InvariantBroken(f"request {id} has {len(swap.slots(id))} slots for {kept} tokens")
+        held += swap.slots(id)
+    if len(set(held)) != len(held) or len(held) + swap.free_slots != swap.total_slots:
+        raise InvariantBroken(
+            f"{held} are held of {swap.total_slots} slots, {swap.free_slots} free"
+        )

@@ -2,17 +2,20 @@
 
 Invariants between calls:
 - A request is in exactly one of the waiting queue and the running list.
-- A waiting request holds no block and has c = 0; a running one has a block table.
+- A waiting request holds no block and has c = 0; a running one has a block table. Host
+  memory, if there is any to swap to, holds blocks of waiting ones only.
 - The running list is sorted by rank.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import takewhile
 from operator import attrgetter
 
 from engine.blocks import Allocation, BlockSpace, Found, PrefixCache, blocks_for
 from engine.plan import RequestState
+from engine.swap import SwapSpace
 from engine.waiting import WaitingQueue
 
 _NOTHING = Found()
@@ -32,10 +35,16 @@ class Roster:
         gap_admissions: how often one was seated before others that rank before it.
         queried_tokens: tokens that were looked for in a prefix cache, at first seatings.
         found_tokens: those of them whose K and V were there.
+        restored_tokens: tokens that came back from host memory, not computed again.
     """
 
-    def __init__(self, blocks: BlockSpace) -> None:
-        """Start with nobody; ``blocks`` is the memory that running requests hold."""
+    def __init__(self, blocks: BlockSpace, swap: SwapSpace | None = None) -> None:
+        """Start with nobody.
+
+        Args:
+            blocks: the memory that running requests hold.
+            swap: where preempted ones may keep what they have computed.
+        """
         self.states: dict[int, RequestState] = {}
         self.running: list[RequestState] = []
         self.waiting_blocks = 0
@@ -45,7 +54,9 @@ class Roster:
         self.gap_admissions = 0
         self.queried_tokens = 0
         self.found_tokens = 0
+        self.restored_tokens = 0
         self._blocks = blocks
+        self._swap = swap
         self._cache = blocks if isinstance(blocks, PrefixCache) else None
         self._queue = WaitingQueue()
 
@@ -74,12 +85,17 @@ class Roster:
         else:
             self._queue.discard(id)
             self._count(state, -1)
+            if self._swap is not None:
+                self._swap.drop(id)
 
     def look_up(self, state: RequestState) -> Found:
-        """Return what a prefix cache, if there is one, would give a waiting request."""
-        if self._cache is None or state.skip_cache:
-            return _NOTHING
-        return self._cache.look_up(state.tokens, state.salt)
+        """Return what a waiting request need not compute: what a cache or host memory has."""
+        found = _NOTHING
+        if self._cache is not None and not state.skip_cache:
+            found = self._cache.look_up(state.tokens, state.salt)
+        kept = 0 if self._swap is None else self._swap.kept(state.id)
+        # Nor need it wait for others to compute what it has.
+        return replace(found, tokens=kept, coming=False) if kept > found.tokens else found
 
     def seat_head(self) -> None:
         """Move the highest-ranked waiting request to the running ones.
@@ -111,8 +127,12 @@ class Roster:
 
     def _seat(self, state: RequestState, allocation: Allocation) -> None:
         self._count(state, -1)
-        # Whatever a cache holds, one token is left to compute: its logits are needed.
-        state.computed = min(allocation.cached_tokens, len(state.tokens) - 1)
+        there = allocation.cached_tokens
+        if self._swap is not None:
+            there = self._swap.restore(state.id, there, self._blocks.block_table(state.id))
+            self.restored_tokens += there - allocation.cached_tokens
+        # Whatever there is, one token is left to compute: its logits are needed.
+        state.computed = min(there, len(state.tokens) - 1)
         if self._cache is not None and not (state.preempted or state.skip_cache):
             state.cached = state.computed
             self.queried_tokens += len(state.tokens)
@@ -132,7 +152,9 @@ class Roster:
         state.reach = min(blocks_for(total, size) * size, state.end - 1)
 
     def preempt(self, state: RequestState) -> None:
-        """Put a running request back into the queue, with nothing computed."""
+        """Put a running request back into the queue, with nothing computed but what is swapped."""
+        if self._swap is not None:
+            self._swap.keep(state.id, state.computed, self._blocks.block_table(state.id))
         self._unseat(state)
         state.high = max(state.high, state.computed)
         state.computed = 0

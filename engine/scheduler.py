@@ -43,6 +43,7 @@ from engine.request import (
 )
 from engine.roster import Roster
 from engine.scheduler_config import SchedulerConfig, SchedulerStats
+from engine.swap import Copy, SwapSpace
 from engine.victims import choose_victims
 
 __all__ = [
@@ -75,6 +76,7 @@ class Scheduler:
         blocks: BlockSpace,
         prefill_policy: PrefillPolicy | None = None,
         clock: Callable[[], int] | None = None,
+        swap: SwapSpace | None = None,
     ) -> None:
         """Start with nothing to do.
 
@@ -82,6 +84,8 @@ class Scheduler:
             config: the limits.
             blocks: the memory; nobody else may allocate from it.
             prefill_policy: how prompts are cut; WholePrompt if None.
+            swap: host memory for the blocks of who is preempted; without it they are computed
+                again. Whoever runs a plan first makes the copies of :meth:`take_copies`.
             clock: gives the arrival tick of requests that bring none; counts steps if None.
         """
         self.config = config
@@ -92,7 +96,8 @@ class Scheduler:
         self._pace = pace if isinstance(pace, StepBudget) else None
         self._steps = 0
         self._clock = clock or (lambda: self._steps)
-        self._roster = Roster(blocks)
+        self.swap = swap
+        self._roster = Roster(blocks, swap)
         self._plan = Plan(0)
         self._next_id = 0
         self._recomputed = 0
@@ -193,6 +198,13 @@ class Scheduler:
         """
         return self._take(tokens, stops)[1]
 
+    def take_copies(self) -> list[Copy]:
+        """Return the copies to make before the forward pass of the plan just made, in order.
+
+        They may also be made with those of a later plan, if this one is not computed.
+        """
+        return [] if self.swap is None else self.swap.take_copies()
+
     # ---- what others ask ------------------------------------------------------------
 
     def tokens(self, id: int) -> Sequence[int]:
@@ -253,6 +265,7 @@ class Scheduler:
             steps=self._steps,
             queried_tokens=roster.queried_tokens,
             found_tokens=roster.found_tokens,
+            restored_tokens=roster.restored_tokens,
         )
 
     # ---- the three phases -----------------------------------------------------------
@@ -386,10 +399,11 @@ class Scheduler:
             plan.add_chunk(state, length)
 
     def _fits(self, plan: Plan, state: RequestState) -> bool:
-        """Whether a request that waits could start, even if a cache holds nothing of it."""
-        if self._size(state) > self.blocks.free_blocks or self._granted(state, plan, 0) == 0:
+        """Whether a request that waits could start; its blocks are counted without a cache's."""
+        if self._size(state) > self.blocks.free_blocks or plan.budget <= 0:
             return False
-        return not self._roster.look_up(state).coming
+        found = self._roster.look_up(state)
+        return not found.coming and self._granted(state, plan, found.tokens) > 0
 
     def _size(self, state: RequestState) -> int:
         return blocks_for(len(state.tokens), self.blocks.block_tokens)

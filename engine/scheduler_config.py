@@ -73,6 +73,7 @@ class SchedulerStats:
         steps: steps planned, since the start.
         queried_tokens: tokens of requests that a prefix cache was asked for, since the start.
         found_tokens: those of them whose K and V were there.
+        restored_tokens: tokens of preempted requests that came back from host memory.
     """
 
     total_blocks: int
@@ -87,3 +88,4 @@ class SchedulerStats:
     steps: int
     queried_tokens: int = 0
     found_tokens: int = 0
+    restored_tokens: int = 0

@@ -23,8 +23,10 @@ from engine.scheduler import (
     StepOutput,
     Token,
 )
+from engine.swap import SwapSpace
 
 VOCABULARY = 997
+LOST = -1
 
 NextToken = Callable[[Sequence[int], Sequence[int]], int]
 
@@ -51,9 +53,13 @@ def make_scheduler(
     prefill: PrefillPolicy | None = None,
     clock: Callable[[], int] | None = None,
     cache: bool = False,
+    slots: int | None = None,
     **config: object,
 ) -> Scheduler:
-    """Return a scheduler over blocks 0..blocks-1 with small, roomy limits."""
+    """Return a scheduler over blocks 0..blocks-1 with small, roomy limits.
+
+    With ``slots``, always what is preempted is swapped, as far as they suffice.
+    """
     limits: dict[str, object] = {
         "max_seqs": 8,
         "max_batch_tokens": 64,
@@ -64,7 +70,9 @@ def make_scheduler(
     }
     limits.update(config)
     pool = (BlockManager if cache else FreeListBlocks)(block_tokens, range(blocks))
-    return Scheduler(SchedulerConfig(**limits), pool, prefill, clock)  # type: ignore[arg-type]
+    swap = None if slots is None else SwapSpace(slots, block_tokens)
+    limit = SchedulerConfig(**limits)  # type: ignore[arg-type]
+    return Scheduler(limit, pool, prefill, clock, swap)
 
 
 @dataclass
@@ -79,6 +87,7 @@ class FakeModel:
     generated: dict[int, list[int]] = field(default_factory=dict)
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     memory: dict[tuple[int, int], int] = field(default_factory=dict)
+    host: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def add(self, prompt: Sequence[int], max_tokens: int = 4, **fields: object) -> int:
         """Queue a request and return its id."""
@@ -89,6 +98,7 @@ class FakeModel:
 
     def forward(self, plan: ScheduleOutput) -> list[StepOutput]:
         """Compute the rows of ``plan``: write K and V, then sample from what is there."""
+        self._copy()
         tables = {}
         for chunk in plan.prefill:
             tables[chunk.id] = self._write(chunk.id, chunk.start, chunk.start + chunk.len)
@@ -131,6 +141,22 @@ class FakeModel:
                 return
             self.step()
         raise AssertionError(f"{self.scheduler.stats()}")
+
+    def _copy(self) -> None:
+        """Make the copies that are due; what nobody holds then is nobody's any more."""
+        blocks = self.scheduler.blocks
+        for copy in self.scheduler.take_copies():
+            for block, slot in zip(copy.blocks, copy.slots, strict=True):
+                for offset in range(blocks.block_tokens):
+                    memory, host = (block, offset), (slot, offset)
+                    if copy.out:
+                        self.host[host] = self.memory.get(memory, LOST)
+                    else:
+                        self.memory[memory] = self.host[host]
+        if self.scheduler.swap is not None and isinstance(blocks, FreeListBlocks):
+            tables = [blocks.block_table(id) for id in self.scheduler.running()]
+            held = {block for table in tables for block in table}
+            self.memory = {at: value for at, value in self.memory.items() if at[0] in held}
 
     def _write(self, id: int, start: int, end: int) -> Sequence[int]:
         size = self.scheduler.blocks.block_tokens

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.batch_builder import BatchBuilder
 from engine.blocks import FreeListBlocks
+from engine.host_blocks import HostBlocks
 from engine.invariants import check_invariants
 from engine.logits import SampleRow
 from engine.prefill import PrefillPolicy, WholePrompt
@@ -16,6 +17,7 @@ from engine.request import SamplingParams
 from engine.runner import Runner
 from engine.sampling import Sampler
 from engine.scheduler import Request, Scheduler, SchedulerConfig, StepOutput, Token
+from engine.swap import SwapSpace
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -48,6 +50,7 @@ class Run:
     preemptions: int
     admission_preemptions: int
     found_tokens: int
+    restored_tokens: int
 
 
 def run(
@@ -59,9 +62,14 @@ def run(
     max_seqs: int = 64,
     admission_preemption: int = 0,
     cache: bool = False,
+    swap_slots: int = 0,
 ) -> Run:
-    """Run the jobs over the first ``num_blocks`` blocks of the runner's pool."""
+    """Run the jobs over the first ``num_blocks`` blocks of the runner's pool.
+
+    With ``swap_slots``, the blocks of who is preempted go to host memory.
+    """
     pool = runner.pool
+    host = HostBlocks(pool, swap_slots) if swap_slots else None
     scheduler = Scheduler(
         SchedulerConfig(
             max_seqs=max_seqs,
@@ -74,6 +82,7 @@ def run(
             pool.block_tokens, range(num_blocks or pool.num_blocks)
         ),
         prefill or WholePrompt(),
+        swap=SwapSpace(swap_slots, pool.block_tokens),
     )
     builder = BatchBuilder(scheduler, max_seqs, 2048)
     vocab = None
@@ -88,6 +97,8 @@ def run(
             job_of[id], answer_of[id] = job, answers[at]
         plan = scheduler.schedule()
         check_invariants(scheduler)
+        if host is not None:
+            host.make(scheduler.take_copies())
         logits = runner.forward(builder.prepare(plan))
         rows = [chunk.id for chunk in plan.prefill if chunk.last] + list(plan.decode)
         vocab = vocab or Sampler(logits.shape[1])
@@ -105,7 +116,13 @@ def run(
         check_invariants(scheduler)
     assert scheduler.blocks.free_blocks == scheduler.blocks.total_blocks
     stats = scheduler.stats()
-    return Run(answers, stats.preemptions, stats.admission_preemptions, stats.found_tokens)
+    return Run(
+        answers,
+        stats.preemptions,
+        stats.admission_preemptions,
+        stats.found_tokens,
+        stats.restored_tokens,
+    )
 
 
 def same_bits(a: Answer, b: Answer) -> bool:

@@ -21,6 +21,7 @@ class Job:
     been_preempted: bool = False
     made_way: int = 0
     passed: int = 0
+    kept: int = 0
     ever_computed: set[int] = field(default_factory=set)
 
     @property
@@ -44,6 +45,7 @@ class NaiveScheduler:
     levels: int = 0
     most_made_way: int = 3
     most_passed: int = 0
+    host_slots: int = 0
     window: int = 16
     jobs: dict[int, Job] = field(default_factory=dict)
     added: int = 0
@@ -51,6 +53,7 @@ class NaiveScheduler:
     preemptions: int = 0
     admission_preemptions: int = 0
     gap_admissions: int = 0
+    restored: int = 0
     recomputed: int = 0
     planned: list[tuple[int, int]] = field(default_factory=list)
 
@@ -154,7 +157,8 @@ class NaiveScheduler:
             other_decodes = [one for one in decodes if one not in victims]
             budget = self.max_batch_tokens - len(other_decodes)
             budget -= sum(length for _, _, length, _ in other_chunks)
-            size = self.chunk(job.total, budget, not other_chunks and not other_decodes)
+            left = job.total - self.start(id)
+            size = self.chunk(left, budget, not other_chunks and not other_decodes)
             if size == 0:
                 stuck = True
                 continue
@@ -163,14 +167,15 @@ class NaiveScheduler:
                 self.jobs[victim].made_way += 1
                 self.admission_preemptions += 1
             preempted += victims
-            job.blocks = self.free()[: self.need(job.total)]
-            chunks = [*other_chunks, (id, 0, size, size == job.total)]
+            chunks = [*other_chunks, self.seat(id, size)]
             decodes = other_decodes
 
         while stuck and not preempted:
             budget = self.max_batch_tokens - len(decodes) - sum(chunk[2] for chunk in chunks)
             sizes = {
-                id: self.chunk(self.jobs[id].total, budget, not chunks and not decodes)
+                id: self.chunk(
+                    self.jobs[id].total - self.start(id), budget, not chunks and not decodes
+                )
                 for id in self.in_order(waiting=True)
             }
             filler = self.filler([id for id in sizes if sizes[id]])
@@ -179,9 +184,7 @@ class NaiveScheduler:
             for id in self.in_order(waiting=True):
                 self.jobs[id].passed += self.jobs[id].key < self.jobs[filler].key
             self.gap_admissions += 1
-            job = self.jobs[filler]
-            job.blocks = self.free()[: self.need(job.total)]
-            chunks.append((filler, 0, sizes[filler], sizes[filler] == job.total))
+            chunks.append(self.seat(filler, sizes[filler]))
 
         self.planned = [(id, start + size) for id, start, size, _ in chunks]
         self.planned += [(id, self.jobs[id].total) for id in decodes]
@@ -223,8 +226,26 @@ class NaiveScheduler:
             return False
         return other.key < job.key and other.priority - job.priority >= self.levels
 
+    def start(self, id: int) -> int:
+        """Where a waiting job begins: one token is left to compute, whatever is kept of it."""
+        return min(self.jobs[id].kept, self.jobs[id].total - 1)
+
+    def seat(self, id: int, size: int) -> tuple[int, int, int, bool]:
+        """Give a job its blocks, and what is kept of it; return its chunk."""
+        job = self.jobs[id]
+        job.computed = self.start(id)
+        job.blocks = self.free()[: self.need(job.total)]
+        self.restored += job.kept
+        job.kept = 0
+        return id, job.computed, size, job.computed + size == job.total
+
+    def free_slots(self) -> int:
+        return self.host_slots - sum(self.need(job.kept) for job in self.jobs.values())
+
     def preempt(self, id: int) -> None:
         job = self.jobs[id]
+        if self.need(job.computed) <= self.free_slots():
+            job.kept = job.computed
         job.blocks, job.computed, job.been_preempted = None, 0, True
         self.preemptions += 1
 

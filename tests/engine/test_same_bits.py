@@ -109,11 +109,13 @@ def test_preemption_recomputes_and_keeps_outputs(runner: Runner) -> None:
         for i in range(5)
     ]
     roomy = run(runner, requests, num_blocks=200)
-    tight = run(runner, requests, num_blocks=14)
     assert roomy.preemptions == 0
-    assert tight.preemptions > 0
-    for i, (a, b) in enumerate(zip(tight.answers, roomy.answers, strict=True)):
-        assert same_bits(a, b), f"request {i}"
+    for slots in (0, 40):  # computed again, or brought back from host memory
+        tight = run(runner, requests, num_blocks=14, swap_slots=slots)
+        assert tight.preemptions > 0
+        assert (tight.restored_tokens > 0) == (slots > 0)
+        for i, (a, b) in enumerate(zip(tight.answers, roomy.answers, strict=True)):
+            assert same_bits(a, b), f"request {i} with {slots} slots"
 
 
 @pytest.mark.parametrize(("seats", "num_blocks"), [(3, None), (64, 9)], ids=["seats", "blocks"])

@@ -22,6 +22,7 @@ from engine.scheduler import (
     StepOutput,
     Token,
 )
+from engine.swap import SwapSpace
 from tests.engine.fake_model import check_limits
 from tests.engine.naive_scheduler import NaiveScheduler
 
@@ -40,6 +41,8 @@ def mostly(usual: int, *others: int) -> st.SearchStrategy[int]:
 options = st.tuples(
     mostly(1, 2, 4, 0, 0, 0, 0), st.integers(1, 3), st.sampled_from([0, 0, 1, 2, 9])
 )
+# Slots of host memory for the blocks of preempted requests.
+host_memory = st.sampled_from([0, 0, 2, 5, 40])
 
 # Requests that a small pool holds one by one, but not together.
 crowd = st.lists(
@@ -63,6 +66,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         room=mostly(20, 24, 30, 3),
         max_chunk=st.sampled_from([None, 1, 3, 50]),
         option=options,
+        slots=host_memory,
         jobs=crowd,
     )
     def start(
@@ -77,6 +81,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         room: int,
         max_chunk: int | None,
         option: tuple[int, int, int],
+        slots: int,
         jobs: list[tuple[int, int, int]],
     ) -> None:
         total_blocks = room // block_tokens
@@ -86,6 +91,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
             ),
             (BlockManager if self.cache else FreeListBlocks)(block_tokens, range(total_blocks)),
             WholePrompt() if max_chunk is None else Chunked(max_chunk),
+            swap=SwapSpace(slots, block_tokens),
         )
         self.naive = NaiveScheduler(
             max_seqs,
@@ -98,6 +104,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
             total_blocks,
             max_chunk,
             *option,
+            host_slots=slots,
         )
         self.due: list[int] = []
         self.tide = 0
@@ -209,6 +216,9 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         assert stats.free_blocks == real.blocks.free_blocks == len(naive.free())
         assert (stats.preemptions, stats.steps) == (naive.preemptions, naive.steps)
         assert stats.admission_preemptions == naive.admission_preemptions
+        assert stats.restored_tokens == naive.restored
+        assert real.swap is not None
+        assert real.swap.free_slots == naive.free_slots()
         assert stats.gap_admissions == naive.gap_admissions
         assert stats.recomputed_tokens == naive.recomputed
         assert real.unfinished() == len(naive.jobs)

@@ -44,6 +44,16 @@ def test_what_a_cache_has_is_not_copied_again() -> None:
     assert (swap.take_copies(), swap.free_slots) == ([], 4)
 
 
+def test_copies_are_handed_over_in_the_order_in_which_they_were_ordered() -> None:
+    """Fault: one request's way out goes first, over what another was to bring back."""
+    swap = SwapSpace(slots=1, block_tokens=4)
+    swap.keep(1, 4, [0])
+    swap.take_copies()
+    swap.restore(1, 0, [1])
+    swap.keep(2, 4, [2])
+    assert swap.take_copies() == [Copy(False, (1,), (0,)), Copy(True, (2,), (0,))]
+
+
 def test_a_request_that_ends_while_it_waits_frees_its_slots() -> None:
     swap = SwapSpace(slots=2, block_tokens=4)
     swap.keep(1, 8, [0, 1])
