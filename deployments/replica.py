@@ -69,6 +69,7 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         admission_preemption=config.admission_preemption,
         max_admission_preemptions=config.max_admission_preemptions,
         max_passes=config.max_passes,
+        swap_gib=config.swap_gib,
         prefill_chunk=config.prefill_chunk,
         target_tpot_ms=config.target_tpot_ms,
         prefix_cache=config.prefix_cache,

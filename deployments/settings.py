@@ -116,6 +116,14 @@ class EngineSettings(_Settings):
         ge=1,
         description="Blocks of a replica's KV cache. Default: as many as its memory holds.",
     )
+    swap_gib: float = Field(
+        default=0.0,
+        ge=0,
+        le=1 << 20,
+        description="Memory of a replica's machine, in GiB, where requests that lose their place "
+        "keep the KV blocks that they have computed, if copying is faster here than computing "
+        "them again. 0: they are always computed again.",
+    )
     max_waiting: int = Field(
         default=256, ge=1, description="Requests that wait inside one replica at most."
     )

@@ -15,6 +15,7 @@ from engine.backend import KERNELS, Backend, Limits, choose_backend
 from engine.blocks import FreeListBlocks, blocks_for
 from engine.engine import Engine
 from engine.guides import Guides, LazyGuides
+from engine.host_blocks import host_blocks, swap_space
 from engine.kv_pool import KVPool, KVShape
 from engine.loader import load_model, load_tokenizer, resolve
 from engine.memory import free_bytes, pool_bytes
@@ -53,6 +54,8 @@ class EngineConfig:
         max_admission_preemptions: times that one request makes way so.
         max_passes: times that one waiting request may be passed by smaller ones that fit where
             it does not; 0: nobody passes.
+        swap_gib: host memory for the blocks of preempted requests, in GiB; 0: they are always
+            computed again.
         prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
         target_tpot_ms: milliseconds that a token of a running request should take while
             prompts are computed, which are cut shorter for it; None cuts all alike.
@@ -78,6 +81,7 @@ class EngineConfig:
     admission_preemption: int = 0
     max_admission_preemptions: int = 3
     max_passes: int = 0
+    swap_gib: float = 0.0
     prefill_chunk: int | None = 512
     target_tpot_ms: float | None = None
     prefix_cache: bool = True
@@ -142,9 +146,11 @@ def build_engine(
     shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, backend.dtype)
     _check(backend, shape, config, device, info.vocab_size)
     num_blocks = _num_blocks(config, shape, max_model_len, device)
-    runner = backend.runner(KVPool(shape, num_blocks, config.block_tokens, device))
+    pool = KVPool(shape, num_blocks, config.block_tokens, device)
+    runner = backend.runner(pool)
     blocks = BlockManager if config.prefix_cache else FreeListBlocks
     times = StepTimes()
+    host = host_blocks(config.swap_gib, pool) if config.swap_gib else None
     scheduler = Scheduler(
         SchedulerConfig(
             max_seqs=config.max_num_seqs,
@@ -160,6 +166,7 @@ def build_engine(
         blocks(config.block_tokens, range(num_blocks)),
         _prefill_policy(config, times),
         clock,
+        swap_space(host, config.block_tokens, times) if host else None,
     )
     sampler = backend.sampler(info.vocab_size)
     rng = rng or random.Random()
@@ -176,6 +183,7 @@ def build_engine(
         debug=config.debug,
         guides=guides,
         times=times,
+        host=host,
     )
     return engine, EngineInfo(
         info,
@@ -203,6 +211,8 @@ def _require_settings(config: EngineConfig) -> None:
     for name in ("num_blocks", "prefill_chunk", "threads"):
         value = getattr(config, name)
         require(value is None or is_int(value, 1), name, value, "an integer from 1")
+    swap = config.swap_gib
+    require(is_number(swap, 0, 1 << 20), "swap_gib", swap, "a number from 0 to 1048576")
     target = config.target_tpot_ms
     given = target is None or is_number(target, 1e-3, 1e9)
     require(given, "target_tpot_ms", target, "a number from 0.001 to 1e9")

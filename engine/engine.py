@@ -16,6 +16,7 @@ from engine.batch_builder import BatchBuilder
 from engine.failures import Failures
 from engine.flight import Flight, Landed
 from engine.guides import Guides, Matcher
+from engine.host_blocks import HostBlocks
 from engine.invariants import check_invariants
 from engine.live import Live, prompt_tops
 from engine.plan import ScheduleOutput
@@ -57,6 +58,7 @@ class Engine:
         debug: bool = False,
         guides: Guides | None = None,
         times: StepTimes | None = None,
+        host: HostBlocks | None = None,
     ) -> None:
         """Wire the parts; nothing runs before :meth:`start` or :meth:`step`.
 
@@ -72,6 +74,7 @@ class Engine:
             debug: check the scheduler's books after every step, which costs time.
             guides: for requests that bring a grammar, which are refused if None.
             times: is told what every step cost, for whoever decides by it.
+            host: makes the copies that the scheduler orders, if it swaps.
         """
         self._scheduler = scheduler
         limits = scheduler.config
@@ -86,6 +89,7 @@ class Engine:
         self._debug = debug
         self._guides = guides
         self._times = times
+        self._host = host
         self._live: dict[int, Live] = {}
         self._start_limits = StartLimits()
         self._ids: dict[str, int] = {}
@@ -250,9 +254,15 @@ class Engine:
         flight = self._take_off()
         if flight is None:  # everything was aborted or over before this step could plan it
             return StepResult({}, {})
-        result = self._executor.run(flight.batch, flight.ids, flight.ending, flight.rows())
+        result = self._compute(flight)
         self._deliver(self._land(flight, result))
         return result
+
+    def _compute(self, flight: Flight) -> StepResult:
+        """Run the model; what is swapped has to be in its place before, in order of the steps."""
+        if self._host is not None:
+            self._host.make(flight.copies)
+        return self._executor.run(flight.batch, flight.ids, flight.ending, flight.rows())
 
     def _take_off(self) -> Flight | None:
         """Plan a step and take from the scheduler what it needs; None if it has no rows."""
@@ -269,7 +279,8 @@ class Engine:
         if not (plan.prefill or plan.decode):
             return None
         tops = prompt_tops(self._live[chunk.id] for chunk in plan.prefill)
-        flight = Flight.of(plan, self._builder.prepare(plan, tops), self._live)
+        batch, copies = self._builder.prepare(plan, tops), self._scheduler.take_copies()
+        flight = Flight.of(plan, batch, self._live, copies)
         now = self._monotonic()
         for live in flight.starting():
             live.start(now, self._scheduler.cached_tokens(live.id))

@@ -11,6 +11,7 @@ from engine.logits import SampleRow
 from engine.plan import ScheduleOutput
 from engine.step import StepResult, reason_of
 from engine.submission import Delta
+from engine.swap import Copy
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class Flight:
         chunked: [chunks] those of which a part of the prompt is computed.
         ending: [wanted] the requests that get a token.
         lives: [wanted] the same requests.
+        copies: what goes to host memory and comes from there first.
     """
 
     plan: ScheduleOutput
@@ -34,14 +36,17 @@ class Flight:
     chunked: list[Live]
     ending: list[int]
     lives: list[Live]
+    copies: list[Copy]
 
     @classmethod
-    def of(cls, plan: ScheduleOutput, batch: Batch, known: Mapping[int, Live]) -> Self:
+    def of(
+        cls, plan: ScheduleOutput, batch: Batch, known: Mapping[int, Live], copies: list[Copy]
+    ) -> Self:
         """A step of known requests."""
         chunked = [known[chunk.id] for chunk in plan.prefill]
         ending = [chunk.id for chunk in plan.prefill if chunk.last] + plan.decode
         ids = [chunk.id for chunk in plan.prefill] + plan.decode
-        return cls(plan, batch, ids, chunked, ending, [known[id] for id in ending])
+        return cls(plan, batch, ids, chunked, ending, [known[id] for id in ending], copies)
 
     def starting(self) -> list[Live]:
         """Those of which no step has computed anything so far."""

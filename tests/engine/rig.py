@@ -11,6 +11,7 @@ from engine.batch import Batch
 from engine.blocks import FreeListBlocks
 from engine.engine import Engine
 from engine.guides import Guides
+from engine.host_blocks import HostBlocks
 from engine.prefill import Chunked
 from engine.prefix_cache import BlockManager
 from engine.request import SamplingParams
@@ -19,6 +20,7 @@ from engine.sampling import Sampler
 from engine.scheduler import Scheduler, SchedulerConfig
 from engine.step_times import StepTimes
 from engine.submission import Delta, Detail, StepReport, Submission, TokenLogprobs
+from engine.swap import SwapSpace
 from engine.text import TokenBytes
 from tests.engine.tiny import VOCAB, tiny_runner, word_tokenizer
 
@@ -90,6 +92,7 @@ class Bench:
         clock: Callable[[], int] | None = None,
         chunk: int = 16,
         times: StepTimes | None = None,
+        slots: int = 0,
         cache: bool = False,
     ) -> None:
         self.inbox = Inbox()
@@ -107,6 +110,7 @@ class Bench:
             self.blocks,
             Chunked(chunk),
             clock,
+            SwapSpace(slots, 4) if slots else None,
         )
         self.engine = Engine(
             scheduler,
@@ -120,6 +124,7 @@ class Bench:
             debug,
             guides,
             times,
+            HostBlocks(self.runner.pool, slots) if slots else None,
         )
 
     def submit(

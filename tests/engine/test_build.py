@@ -75,6 +75,33 @@ def test_a_built_engine_refuses_what_is_no_grammar(tiny_model_dir: Path) -> None
     assert engine.keys() == ()
 
 
+def test_swapping_reaches_the_engine(tiny_model_dir: Path) -> None:
+    """Set and not wired, what is preempted is computed again all the same."""
+    reports: list[StepReport] = []
+    config = EngineConfig(
+        model=str(tiny_model_dir),
+        num_blocks=6,
+        block_tokens=4,
+        threads=1,
+        prefix_cache=False,
+        swap_gib=0.001,
+        debug=True,
+    )
+    engine, _ = build_engine(config, reports.append)
+    for i in range(2):
+        params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
+        engine.submit(Submission(str(i), tuple(range(3, 13)), params))
+    while engine.keys():
+        engine.step()
+    stats = engine.stats()
+    assert (stats.preemptions, stats.recomputed_tokens) == (1, 0)
+    assert stats.restored_tokens > 0
+    deltas = [delta for report in reports for delta in report.deltas]
+    said = [[t for delta in deltas if delta.key == key for t in delta.tokens] for key in "01"]
+    assert said[0] == said[1]
+    assert len(said[0]) == 10
+
+
 def test_admission_preemption_reaches_the_scheduler(tiny_model_dir: Path) -> None:
     """Off, or bounded by another number than was set, an urgent request waits for ever."""
     order: list[str] = []
@@ -139,6 +166,9 @@ def test_another_version_of_the_models_code_has_another_fingerprint(
         ({"max_admission_preemptions": 0}, "max_admission_preemptions must be .* from 1, not 0"),
         ({"prefill_chunk": 0}, "prefill_chunk must be an integer from 1, not 0"),
         ({"max_passes": -1}, "max_passes must be an integer from 0, not -1"),
+        ({"swap_gib": -1}, "swap_gib must be a number from 0 to 1048576, not -1"),
+        ({"num_blocks": 8, "swap_gib": 1e-9}, r"swap_gib must be from \S+ \(a block\) to"),
+        ({"num_blocks": 8, "swap_gib": 1e6}, r"swap_gib must be from .*, which memory holds"),
         ({"target_tpot_ms": 0}, "target_tpot_ms must be a number from 0.001 to 1e9, not 0"),
         ({"target_tpot_ms": True}, "target_tpot_ms must be a number from 0.001 to 1e9, not True"),
         ({"threads": 0}, "threads must be an integer from 1, not 0"),
