@@ -118,4 +118,6 @@ def _zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
         return torch.zeros(size, dtype=dtype, device=device)
     elements = math.prod(size)
     pages = mmap.mmap(-1, elements * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype, count=elements).view(*size)

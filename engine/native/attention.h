@@ -99,6 +99,7 @@ class Attention {
         for (const Segment& segment : segments)
             for (int row = 0; row < segment.length; row += rows_)
                 parts.push_back({&segment, row, std::min(rows_, segment.length - row)});
+        for (Attending& state : scratch) state.reserve(rows_ * group_, dim_);
         team.run(static_cast<int>(parts.size()) * heads_, [&](int task, int thread) {
             Attending& state = scratch[thread];
             attend(state, pool, parts[task / heads_], task % heads_, q, out);
@@ -116,7 +117,6 @@ class Attention {
                 const Storage* q, Storage* out) const {
         const int rows = part.rows * group_;
         const size_t first = part.segment->first_row + part.row;
-        state.reserve(std::max(rows, rows_ * group_), dim_);
         state.begin(rows, dim_);
         for (int i = 0; i < rows; ++i)
             state.queries[i] = reinterpret_cast<const Word*>(

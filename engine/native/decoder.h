@@ -36,8 +36,8 @@ struct Layer {
 
     // Gate and up lie in turn, two panels of each, so that one tile holds what belongs together.
     static int padded(int inner) { return (inner + 2 * LANES - 1) / (2 * LANES) * 2 * LANES; }
-    static int gate_column(int i) { return i / (2 * LANES) * 4 * LANES + i % (2 * LANES); }
-    static int up_column(int i) { return gate_column(i) + 2 * LANES; }
+    static int gate_panel(int i) { return i / 2 * 4 + i % 2; }
+    static int up_panel(int i) { return gate_panel(i) + 2; }
 };
 
 // One step's rows.

@@ -33,16 +33,16 @@ class DecoderOf : public AnyDecoder {
         const Shape& s = decoder_.shape();
         Layer<E>& layer = decoder_.layer(index);
         const int q = s.query_heads * s.dim, k = s.heads * s.dim;
-        const auto same = [](int i) { return i; };
+        const auto from = [](int first) { return [=](int i) { return first / LANES + i; }; };
         switch (part) {
-            case Q: return fill(layer.qkv, q, s.hidden, weight, bias, same);
-            case K: return fill(layer.qkv, k, s.hidden, weight, bias, [=](int i) { return q + i; });
-            case V:
-                return fill(layer.qkv, k, s.hidden, weight, bias, [=](int i) { return q + k + i; });
-            case OUT: return fill(layer.out, s.hidden, q, weight, bias, same);
-            case GATE: return fill(layer.gate_up, s.inner, s.hidden, weight, bias, Layer<E>::gate_column);
-            case UP: return fill(layer.gate_up, s.inner, s.hidden, weight, bias, Layer<E>::up_column);
-            case DOWN: return fill(layer.down, s.hidden, s.inner, weight, bias, same);
+            case Q: return fill(layer.qkv, q, s.hidden, weight, bias, from(0));
+            case K: return fill(layer.qkv, k, s.hidden, weight, bias, from(q));
+            case V: return fill(layer.qkv, k, s.hidden, weight, bias, from(q + k));
+            case OUT: return fill(layer.out, s.hidden, q, weight, bias, from(0));
+            case GATE:
+                return fill(layer.gate_up, s.inner, s.hidden, weight, bias, Layer<E>::gate_panel);
+            case UP: return fill(layer.gate_up, s.inner, s.hidden, weight, bias, Layer<E>::up_panel);
+            case DOWN: return fill(layer.down, s.hidden, s.inner, weight, bias, from(0));
             case NORM_IN: return copy(layer.norm_in, weight, s.hidden);
             case NORM_MLP: return copy(layer.norm_mlp, weight, s.hidden);
             case NORM_Q: return copy(layer.norm_q, weight, s.dim);
@@ -72,12 +72,14 @@ class DecoderOf : public AnyDecoder {
     Team& team() override { return decoder_.team(); }
 
   private:
-    template <class Column>
+    // panel(i): where the i-th sixteen outputs go.
+    template <class Panel>
     static void fill(Linear<E>& linear, int outputs, int inputs, const void* weight,
-                     const float* bias, const Column& column) {
+                     const float* bias, const Panel& panel) {
         const auto* row = static_cast<const typename E::Storage*>(weight);
-        for (int i = 0; i < outputs; ++i, row += inputs)
-            linear.set(column(i), row, bias == nullptr ? 0.0f : bias[i]);
+        for (int i = 0; i < outputs; i += LANES)
+            linear.set(panel(i / LANES), row + static_cast<size_t>(i) * inputs, inputs,
+                       std::min(LANES, outputs - i), bias == nullptr ? nullptr : bias + i);
     }
     static void copy(std::vector<float>& to, const void* from, size_t count) {
         to.assign(static_cast<const float*>(from), static_cast<const float*>(from) + count);
@@ -162,15 +164,20 @@ int64_t tidegate_candidates(AnyDecoder* decoder, const Draw* draws, int count, i
     int64_t total = 0;
     const bool done = succeeds([&] {
         std::vector<std::vector<int32_t>> found(count);
+        std::atomic<bool> full{false};
         Team& team = decoder->team();
         team.begin();
         team.run(count, [&](int i, int) {
             const Draw& d = draws[i];
-            const float top = largest(d.row, vocab).value;
-            const Limit limit = Limiter(d.row, vocab, top, d.temperature).find(d.filter);
-            candidates(d.row, vocab, top, d.temperature, d.key, limit, found[i]);
+            // What is thrown in another thread's task would end the process.
+            full = full | !succeeds([&] {
+                const float top = largest(d.row, vocab).value;
+                const Limit limit = Limiter(d.row, vocab, top, d.temperature).find(d.filter);
+                candidates(d.row, vocab, top, d.temperature, d.key, limit, found[i]);
+            });
         });
         team.end();
+        if (full) throw std::bad_alloc();
         for (int i = 0; i < count; ++i) {
             counts[i] = static_cast<int32_t>(found[i].size());
             if (total + counts[i] <= room)

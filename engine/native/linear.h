@@ -55,12 +55,16 @@ class Linear {
     int panels() const { return panels_; }
     int words() const { return words_; }
 
-    // Put output `column` here: one row of the weight, and its bias.
-    void set(int column, const typename E::Storage* weight, float bias) {
-        Word* panel = data_.get() + static_cast<size_t>(column / LANES) * words_ * LANES;
+    // Fill a panel with `count` rows of a weight [outputs][inputs], and their biases if any.
+    void set(int panel, const typename E::Storage* weight, int inputs, int count,
+             const float* bias) {
+        Word* to = data_.get() + static_cast<size_t>(panel) * words_ * LANES;
         for (int k = 0; k < words_; ++k)
-            std::memcpy(&panel[k * LANES + column % LANES], weight + k * E::PER_WORD, sizeof(Word));
-        bias_[column] = bias;
+            for (int lane = 0; lane < count; ++lane)
+                std::memcpy(&to[k * LANES + lane],
+                            weight + static_cast<size_t>(lane) * inputs + k * E::PER_WORD,
+                            sizeof(Word));
+        if (bias != nullptr) std::copy_n(bias, count, &bias_[panel * LANES]);
     }
 
     // Call done(first_row, rows, first_panel, panels, tile) for each tile of x W^T + b.
