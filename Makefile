@@ -55,9 +55,9 @@ types: $(INSTALLED)
 imports: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
-# pytest comes last, so that its closing line is the last that is printed.
+# The tests come last, so that their closing line is the last that is printed.
 test: lint types imports model
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m tests.side_by_side $(PYTEST_ARGS)
 
 # The test that `make test` runs for some seconds. Another seed is another course of events.
 chaos: $(INSTALLED)

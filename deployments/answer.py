@@ -3,17 +3,18 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as Many
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, TypeAlias
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deployments.calls import detached
 from deployments.dispatch import Sequence
+from deployments.keep_alive import KeepAlive
 from deployments.messages import Event
 from deployments.openai.call import Call, Choice, Finish, Job, Usage
 from deployments.openai.errors import ApiError, internal
@@ -116,21 +117,16 @@ class Choices:
             # In the same turn: what was let in and is not started would have to be dropped.
             self._tasks += [sequence.start() for sequence in sequences]
 
-    async def read(self, timeout_s: float | None = None) -> Gain | None:
-        """Return what one choice gained next, or None when nothing came in time.
+    def take(self) -> Gain | None:
+        """Return what one choice gained next, or None if nothing more has come yet.
 
         Raises:
             ApiError: a sequence was turned away or failed; the whole call ends with it.
         """
         if not self._came:
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._wake
-            except TimeoutError:
-                return None
+            return None
         index, event = self._came.popleft()
-        if isinstance(event, Refused | Failed):
+        if not isinstance(event, tuple):
             raise api_error(event, self.call.form) from event
         _, tokens, text, reason, _, detail = event
         finish = None if reason is None else FinishReason(reason)
@@ -145,6 +141,23 @@ class Choices:
             self._tokens += len(tokens)
         return index, *view.see(text, finish, detail), view
 
+    @property
+    def more(self) -> bool:
+        """Whether there is something to take, and it is no failure."""
+        return bool(self._came) and isinstance(self._came[0][1], tuple)
+
+    async def wait(self) -> bool:
+        """Wait until there is something to take; False: until ``rouse`` was called before that."""
+        if not self._came:
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        return bool(self._came)
+
+    def rouse(self) -> None:
+        """End the wait, although nothing may have come."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
     async def answer(self) -> bytes:
         """Return the body of an answer that is not streamed, in JSON.
 
@@ -154,11 +167,13 @@ class Choices:
         texts: list[list[str]] = [[] for _ in self.call.jobs]
         ends: dict[int, Finish] = {}
         while len(ends) < len(texts):
-            if (came := await self.read()) is not None:
-                index, text, finish, _ = came
-                texts[index].append(text)
-                if finish is not None:
-                    ends[index] = finish
+            if (came := self.take()) is None:
+                await self.wait()
+                continue
+            index, text, finish, _ = came
+            texts[index].append(text)
+            if finish is not None:
+                ends[index] = finish
         if not any(view is not None and view.large for view in self._views):
             return compact(self._body(texts, ends)).encode()
 
@@ -181,12 +196,11 @@ class Choices:
 
     def _put(self, index: int, event: Event | Refused | Failed) -> None:
         self._came.append((index, event))
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        self.rouse()
 
 
 class AnswerStream:
-    """The server-sent events of one call.
+    """The server-sent events of one call. Use ``close`` in a ``finally``.
 
     Args:
         choices: where they come from.
@@ -195,11 +209,11 @@ class AnswerStream:
 
     def __init__(self, choices: Choices, keep_alive_s: float) -> None:
         self._choices = choices
-        self._keep_alive_s = keep_alive_s
         self._wire = EventStream(choices.call, choices.fingerprint)
         self._left = len(choices.call.jobs)
         self._shows_usage = choices.call.terms.continuous_usage
-        self._first: bytes = b""
+        self._keep_alive = KeepAlive(keep_alive_s, choices.rouse)
+        self._ready = b""
 
     async def begin(self) -> None:
         """Wait for the first event, but not for longer than a client should hear nothing.
@@ -207,28 +221,46 @@ class AnswerStream:
         Raises:
             ApiError: the call was turned away, or failed before it gave anything.
         """
-        self._first = await self._next()
+        await self._gather()
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield the stream; what goes wrong from here on is an event of it."""
-        yield self._first
+    async def pour(self, write: Callable[[bytes], Awaitable[None]]) -> bytes:
+        """Write the stream as it comes, and return what is left to write when it has ended.
+
+        What goes wrong from here on is an event of it.
+        """
         try:
             while self._left:
-                if data := await self._next():
-                    yield data
-            yield self._wire.end(self._choices.usage)
+                # What goes together takes one system call, here and wherever it passes through.
+                if self._ready and not self._choices.more:
+                    data, self._ready = self._ready, b""
+                    await write(data)
+                await self._gather()
+            end = self._wire.end(self._choices.usage)
         except ApiError as error:
-            yield self._wire.fail(error)
+            end = self._wire.fail(error)
         except Exception:
             # A bug; but a stream that just ends would be read as a success.
             fields = {"request_id": self._choices.request_id}
             logger.exception("request: its stream failed", extra=fields)
-            yield self._wire.fail(internal())
+            end = self._wire.fail(internal())
+        return self._ready + end
 
-    async def _next(self) -> bytes:
-        came = await self._choices.read(self._keep_alive_s)
-        if came is None:
-            return KEEP_ALIVE
+    def close(self) -> None:
+        """Drop all that still runs; may be called at any time, and again."""
+        self._keep_alive.close()
+        self._choices.close()
+
+    async def _gather(self) -> None:
+        """Make the next event ready; or, after a long silence, a comment."""
+        choices = self._choices
+        while (came := choices.take()) is None:
+            if not await choices.wait():
+                self._ready += KEEP_ALIVE
+                return
+        self._keep_alive.heard()
+        self._ready += await self._events(came)
+
+    async def _events(self, came: Gain) -> bytes:
         index, text, finish, view = came
         self._left -= finish is not None
         usage = self._choices.usage if self._shows_usage else None
@@ -243,18 +275,29 @@ class AnswerStream:
         return await asyncio.get_running_loop().run_in_executor(self._choices.pool, push)
 
 
-class ClosingStream(StreamingResponse):
+class ClosingStream(Response):
     """A stream that cleans up however it ends, also if it never began.
 
-    The generator's own ``finally`` would not do: one that was never started has none.
+    Serve cancels what answers a client that has left.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
-        super().__init__(events, media_type=MEDIA_TYPE, headers=dict(HEADERS))
-        self._close = close
+    media_type = MEDIA_TYPE
+
+    def __init__(self, stream: AnswerStream) -> None:
+        # Without a body, whose length would be told.
+        self.status_code = 200
+        self.background = None
+        self.init_headers(HEADERS)
+        self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def write(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         try:
-            await super().__call__(scope, receive, send)
+            await send(start)
+            end = await self._stream.pour(write)
+            await send({"type": "http.response.body", "body": end, "more_body": False})
         finally:
-            self._close()
+            self._stream.close()

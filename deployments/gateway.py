@@ -117,9 +117,9 @@ class Gateway:
             # A refusal has to come before the first byte.
             await stream.begin()
         except BaseException:
-            choices.close()
+            stream.close()
             raise
-        return ClosingStream(stream.events(), choices.close)
+        return ClosingStream(stream)
 
     async def models(self, request: Request) -> Response:
         """List the one model."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deployments.messages import Heard, Vitals
 from deployments.prefix_news import PrefixNews, Told
@@ -13,13 +13,12 @@ from router.report import Report
 logger = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S = 5.0
+_TRIFLE = 100  # of so many blocks, one fewer free is no news: decodes take some with each step
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """A replica's state at one moment, in the units of ``Report``.
-
-    Two are equal when the router would decide the same from both.
 
     Attributes:
         leaving: the replica takes nothing new.
@@ -38,6 +37,15 @@ class Figures:
     held: tuple[str, ...] = field(compare=False)
     ending: tuple[str, ...] = field(compare=False)
     vitals: Vitals = field(compare=False)
+
+    def is_news(self, said: "Figures | None") -> bool:
+        """Whether the router, who was told of ``said``, would decide otherwise from these."""
+        if said is None:
+            return True
+        fewer = said.free_blocks - self.free_blocks
+        if 0 < fewer * _TRIFLE <= self.total_blocks:
+            said = replace(said, free_blocks=self.free_blocks)
+        return self != said
 
 
 class Reporter:
@@ -125,7 +133,7 @@ class Reporter:
     def _news(self) -> bool:
         left = self._prefixes is not None and self._prefixes.left
         moved = self._admitted or self._ended or self._full or left
-        return bool(moved or self._figures() != self._said)
+        return bool(moved or self._figures().is_news(self._said))
 
     async def _report(self) -> None:
         figures = self._said = self._figures()

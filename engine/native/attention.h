@@ -154,7 +154,7 @@ class Attention {
             const int part = std::min(height, first + rows - r);
             Tile scores;
             float faded[TILE_ROWS];
-            multiply<E>(&state.queries[r], part, keys, panels, dim_ / E::PER_WORD, scores);
+            multiply<E>(&state.queries[r], part, keys, panels, dim_ / E::PER_WORD, scores, keys[0]);
             for (int i = 0; i < part; ++i)
                 faded[i] = weigh(state, r + i, scores.at[i], count);
             for (int d = 0; d < dim_; d += 4 * LANES)

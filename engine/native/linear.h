@@ -88,7 +88,12 @@ class Linear {
                 for (int i = 0; i < rows; ++i)
                     row[i] = x.data + static_cast<size_t>(r + i) * words_;
                 Tile tile;
-                multiply<E>(row, rows, panel, panels, words_, tile);
+                // Whoever is free takes the next task: most likely this thread.
+                const int tile_number = (r - begin) / height;
+                const int ahead = std::min(first_panel + TILE_PANELS * team.threads() +
+                                               tile_number % TILE_PANELS, panels_ - 1);
+                multiply<E>(row, rows, panel, panels, words_, tile,
+                            data_.get() + static_cast<size_t>(ahead) * words_ * LANES);
                 for (int i = 0; i < rows; ++i)
                     for (int p = 0; p < panels; ++p) {
                         float* at = &tile.at[i][p * LANES];

@@ -21,7 +21,8 @@ struct Tile {
 
 template <class E, int ROWS, int PANELS>
 __attribute__((noinline)) void multiply_exactly(const Word* const* rows,
-                                                const Word* const* panels, int words, Tile& out) {
+                                                const Word* const* panels, int words, Tile& out,
+                                                const Word* next) {
     Vec sum[ROWS][PANELS];
     for (int r = 0; r < ROWS; ++r)
         for (int p = 0; p < PANELS; ++p) sum[r][p] = _mm512_setzero_ps();
@@ -30,6 +31,7 @@ __attribute__((noinline)) void multiply_exactly(const Word* const* rows,
     const Word* panel[PANELS];
     for (int p = 0; p < PANELS; ++p) panel[p] = panels[p];
     for (int64_t k = 0; k < words; ++k) {
+        if (ROWS > 2) _mm_prefetch(next + k * LANES, _MM_HINT_T1);
         __m512i w[PANELS];
 #pragma GCC unroll 4
         for (int p = 0; p < PANELS; ++p) {
@@ -48,10 +50,12 @@ __attribute__((noinline)) void multiply_exactly(const Word* const* rows,
 }
 
 // out[r][c] = sum over k of rows[r][k] * column c; up to TILE_ROWS rows and TILE_PANELS panels.
+// Meanwhile a panel that will be needed next is brought nearer, unless reading the own ones is
+// all that memory can do.
 template <class E>
 void multiply(const Word* const* rows, int row_count, const Word* const* panels, int panel_count,
-              int words, Tile& out) {
-    using Function = void (*)(const Word* const*, const Word* const*, int, Tile&);
+              int words, Tile& out, const Word* next) {
+    using Function = void (*)(const Word* const*, const Word* const*, int, Tile&, const Word*);
     static constexpr Function table[TILE_ROWS][TILE_PANELS] = {
 #define TIDEGATE_ROW(r)                                                        \
     {multiply_exactly<E, r, 1>, multiply_exactly<E, r, 2>, multiply_exactly<E, r, 3>, \
@@ -60,7 +64,7 @@ void multiply(const Word* const* rows, int row_count, const Word* const* panels,
         TIDEGATE_ROW(4), TIDEGATE_ROW(5), TIDEGATE_ROW(6),
 #undef TIDEGATE_ROW
     };
-    table[row_count - 1][panel_count - 1](rows, panels, words, out);
+    table[row_count - 1][panel_count - 1](rows, panels, words, out, next);
 }
 
 // Rows of about equal height, as few as TILE_ROWS allows.

@@ -51,7 +51,7 @@ class Peer(Protocol):
         """
 
     def scheduler_step_us(self, running: int, steps: int) -> float | None:
-        """µs that the scheduler's books of one step take, a median; None if it has none."""
+        """µs of CPU that the books of one step take, a median; None if it has no scheduler."""
 
     def close(self) -> None:
         """End threads that would keep the process alive."""

@@ -157,8 +157,7 @@ def _processor() -> str:
 def _shown(args: argparse.Namespace) -> str:
     """The options as they would be given again, without where things lie on this machine."""
     shown = ["--vllm", "PYTHON"] if args.vllm else []
-    shown += ["--rounds", str(args.rounds)]
-    shown += ["--quick"] if args.quick else []
+    shown += ["--quick"] if args.quick else ["--rounds", str(args.rounds)]
     return shlex.join(shown)
 
 

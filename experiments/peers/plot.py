@@ -41,7 +41,7 @@ def draw(run: Run, file: Path) -> None:
                 panel.scatter([x] * len(rates), rates, s=7, color=_INK, zorder=3)
                 # Above the highest dot, so that none hides it.
                 panel.annotate(
-                    f"{spread.median:,.0f}",
+                    f"{spread.median:,.{0 if spread.median >= 10 else 1}f}",
                     (x, spread.high),
                     xytext=(0, 5),
                     textcoords="offset points",
@@ -49,7 +49,7 @@ def draw(run: Run, file: Path) -> None:
                 )
             panel.set_xticks(range(len(peers)), peers, rotation=20)
             panel.set_title(load.replace(", ", ",\n"), fontsize=9)
-            panel.yaxis.set_major_formatter("{x:,.0f}")
+            panel.yaxis.set_major_formatter("{x:,g}")
             panel.margins(y=0.15)
             panel.spines[["top", "right"]].set_visible(False)
         figure.savefig(file, metadata={"Date": None})

@@ -51,7 +51,7 @@ def _table(run: Run, first: str) -> list[str]:
     for running in dict.fromkeys(sample.running for sample in run.schedulers):
         steps = [_spread(run.step(name, running)) for name in names]
         ratios = [_times(run.times_less(first, other, running)) for other in others]
-        rows.append([f"scheduler, µs a step, {running} running", *steps, *ratios])
+        rows.append([f"scheduler, µs of CPU a step, {running} running", *steps, *ratios])
     if run.same_bits:
         equal = {found.peer: f"{found.equal} of {found.prompts}" for found in run.same_bits}
         bits = [equal.get(name, "-") for name in names]

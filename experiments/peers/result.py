@@ -17,7 +17,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSample:
-    """µs that the books of one step took one peer's scheduler, in one round."""
+    """µs of CPU that the books of one step took one peer's scheduler, in one round."""
 
     peer: str
     round: int

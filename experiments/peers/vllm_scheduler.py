@@ -21,7 +21,7 @@ _PROMPT, _WARM_UP = 128, 20
 
 
 def step_us(settings: Settings, running: int, steps: int) -> float:
-    """µs of ``schedule`` and ``update_from_output`` with so many decodes, a median of steps.
+    """µs of CPU of ``schedule`` and ``update_from_output``, with so many decodes: a median.
 
     The load is that of our own scheduler's benchmark, and what a runner would give back is
     made outside the time, as there.
@@ -35,13 +35,13 @@ def step_us(settings: Settings, running: int, steps: int) -> float:
     gc.freeze()
     took: list[float] = []
     while len(took) < steps + _WARM_UP:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         plan = scheduler.schedule()
-        planned = time.perf_counter() - begin
+        planned = time.thread_time() - begin
         output = _output(plan)
-        begin = time.perf_counter()
+        begin = time.thread_time()
         scheduler.update_from_output(plan, output)
-        taken = time.perf_counter() - begin
+        taken = time.thread_time() - begin
         if plan.total_num_scheduled_tokens == len(plan.num_scheduled_tokens) == running:
             took.append(planned + taken)
     return statistics.median(took[_WARM_UP:]) * 1e6

@@ -15,6 +15,7 @@ import pytest
 
 from deployments.launch import free_ports
 from deployments.processes import MARK, find
+from tests.deployments.collector import Collector
 
 START_TIMEOUT_S = 150.0
 API_KEY = "sk-test-123"
@@ -143,13 +144,23 @@ def small_pools(demo_model_dir: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def short_queues(tiny_model_dir: Path) -> Iterator[Server]:
-    """A tiny model on two replicas, hardly any room to wait, and a key."""
+def traces() -> Iterator[Collector]:
+    """What takes the traces of ``short_queues``."""
+    with Collector().running() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
+def short_queues(tiny_model_dir: Path, traces: Collector) -> Iterator[Server]:
+    """A tiny model on two replicas, hardly any room to wait, and a key; it tells all it can."""
     flags = ("--max-waiting", "1", "--max-queued", "2", "--max-num-seqs", "2")
     server = Server(
         *(str(tiny_model_dir), *flags, "--num-blocks", "64", "--block-size", "4"),
         *("--served-model-name", "tiny", "--threads", "1", "--max-body-bytes", "4096"),
+        *("--log-format", "json", "--log-requests", "--vllm-metrics"),
+        *("--otlp-endpoint", f"http://127.0.0.1:{traces.server_port}"),
         TIDEGATE_API_KEY=API_KEY,
+        OTEL_BSP_SCHEDULE_DELAY="100",
     )
     yield server
     server.stop()

@@ -173,10 +173,16 @@ def test_a_port_in_use_is_said_before_anything_starts(tiny_model_dir: Path) -> N
 
 @pytest.mark.cluster
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("flags", [[], ["--keep-logs"]], ids=["", "kept"])
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("end", "flags"),
+    [(signal.SIGINT, ["--keep-logs"]), (signal.SIGKILL, []), (signal.SIGKILL, ["--keep-logs"])],
+    ids=["ctrl-c, kept", "killed", "killed, kept"],
+)
 def test_no_process_is_left(tiny_model_dir: Path, end: signal.Signals, flags: list[str]) -> None:
-    """ray#31451: Ctrl-C, or the driver is killed, with a stream open."""
+    """ray#31451: Ctrl-C, or the driver is killed, with a stream open.
+
+    Ctrl-C without the flag ends as a drain does, see below.
+    """
     small = ("--replicas", "1", "--num-blocks", "32", "--threads", "1")
     server = Server(str(tiny_model_dir), *small, *flags)
     url = f"{server.url}/v1/completions"
@@ -299,6 +305,7 @@ def test_a_drain_has_an_end(start: StartServer, again: signal.Signals | None) ->
     """At its deadline, or at a second signal."""
     limit = "1" if again is None else "300"
     server = start("--drain-s", limit)
+    folder = server.logs.parents[1]
     backlog = Backlog(server, 100)
     server.process.send_signal(signal.SIGTERM)
     if again is not None:
@@ -311,6 +318,7 @@ def test_a_drain_has_an_end(start: StartServer, again: signal.Signals | None) ->
     if again is None:
         assert re.search(r"\nStopped\. Requests that had not ended: \d+\.\n", output(server))
     eventually(lambda: not find(server.mark), 10)
+    assert not folder.exists()
 
 
 @pytest.mark.cluster

@@ -4,6 +4,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
+
 from deployments.messages import Heard, Vitals
 from deployments.prefix_news import MOST_NEWS, PrefixNews
 from deployments.reporting import Figures, Reporter
@@ -121,6 +123,34 @@ async def test_a_step_that_changes_nothing_is_not_told() -> None:
     desk.reporter.moved()
     await desk.count(2)
     await desk.close()
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "news"),
+    [(10, 4, False), (10, 3, True), (10, 5, True), (400, 396, False), (400, 395, True)],
+)
+def test_a_hundredth_of_the_pool_fewer_is_no_news(total: int, free: int, news: bool) -> None:
+    """Decodes of many take a block with nearly each step: every one was told."""
+    said = replace(FIGURES, total_blocks=total, free_blocks=4 if total == 10 else 400)
+    now = replace(said, free_blocks=free)
+    assert now.is_news(said) is news
+    assert replace(now, running=2).is_news(said)
+    assert now.is_news(None)
+
+
+async def test_few_blocks_at_a_time_are_told_when_they_have_become_many() -> None:
+    desk = Desk(interval_s=0.001, heartbeat_s=60)
+    desk.figures = replace(FIGURES, total_blocks=400, free_blocks=400)
+    await desk.count(1)
+    for trifle, many in ((396, 395), (391, 390)):
+        desk.figures = replace(desk.figures, free_blocks=trifle)
+        desk.reporter.moved()
+        await asyncio.sleep(0.01)
+        desk.figures = replace(desk.figures, free_blocks=many)
+        desk.reporter.moved()
+        await desk.count(len(desk.reports) + 1)
+    await desk.close()
+    assert [report.free_blocks for report in desk.reports] == [400, 395, 390]
 
 
 async def test_room_is_told_at_once_and_steps_are_not() -> None:

@@ -3,56 +3,43 @@
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.deployments.conftest import Server, eventually
-from tests.deployments.test_tracing import Collector
+from tests.deployments.collector import Collector
+from tests.deployments.conftest import API_KEY, Server, eventually
 
 pytestmark = pytest.mark.cluster
 
 SECRET = "Xylophone"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+KEY = {"Authorization": f"Bearer {API_KEY}"}
 CALLER = f"00-{TRACE}-b7ad6b7169203331-01"
 
 
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def server(tiny_model_dir: Path, collector: Collector) -> Iterator[Server]:
-    server = Server(
-        *(str(tiny_model_dir), "--num-blocks", "64", "--block-size", "4", "--threads", "1"),
-        *("--served-model-name", "tiny", "--log-format", "json", "--log-requests"),
-        *("--vllm-metrics", "--otlp-endpoint", f"http://127.0.0.1:{collector.server_port}"),
-        OTEL_BSP_SCHEDULE_DELAY="100",
-    )
-    yield server
-    server.stop()
+@pytest.fixture
+def server(short_queues: Server) -> Server:
+    return short_queues
 
 
 def ask(server: Server, name: str, **more: Any) -> httpx.Response:
     body = {"prompt": SECRET, "max_tokens": 4, "ignore_eos": True, **more}
-    headers = {"x-request-id": name, "traceparent": CALLER}
+    headers = KEY | {"x-request-id": name, "traceparent": CALLER}
     return httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60)
 
 
-def spans_of(collector: Collector) -> dict[str, tuple[str, Any]]:
+def load(server: Server) -> list[dict[str, Any]]:
+    """What the server shows of its replicas."""
+    replicas = httpx.get(f"{server.url}/load", headers=KEY, timeout=30).json()["replicas"]
+    return list(replicas)
+
+
+def spans_of(traces: Collector) -> dict[str, tuple[str, Any]]:
     """Spans of our client's trace by id, each with the process that told of it."""
     found = {}
-    for _, message in list(collector.took):
+    for _, message in list(traces.took):
         for resource in message.resource_spans:
             named = {one.key: one.value.string_value for one in resource.resource.attributes}
             for scope in resource.scope_spans:
@@ -62,11 +49,11 @@ def spans_of(collector: Collector) -> dict[str, tuple[str, Any]]:
     return found
 
 
-def test_a_trace_goes_from_the_gateway_to_the_replica(server: Server, collector: Collector) -> None:
+def test_a_trace_goes_from_the_gateway_to_the_replica(server: Server, traces: Collector) -> None:
     assert ask(server, "traced").status_code == 200
 
     def complete() -> dict[str, tuple[str, Any]] | None:
-        found = spans_of(collector)
+        found = spans_of(traces)
         told = [span.name for _, span in found.values()]
         return found if {"replica", "POST /v1/completions"} <= set(told) else None
 
@@ -77,8 +64,7 @@ def test_a_trace_goes_from_the_gateway_to_the_replica(server: Server, collector:
     assert here != there
     assert found[sequence.parent_span_id.hex()][1].name == "POST /v1/completions"
     # The replica tells which of those that /load names it is.
-    replicas = httpx.get(f"{server.url}/load", timeout=30).json()["replicas"]
-    assert here in {one["replica"] for one in replicas}
+    assert here in {one["replica"] for one in load(server)}
     for _, span in found.values():
         assert SECRET not in str(span)
 
@@ -112,8 +98,7 @@ def test_the_page_its_data_and_vllms_names_get_through_the_proxy(server: Server)
     assert (page.status_code, "<h1>Tidegate</h1>" in page.text) == (200, True)
     for name in ("style.css", "app.js", "history.js", "view.js"):
         assert httpx.get(f"{server.url}/dashboard/{name}", timeout=30).status_code == 200
-    replicas = httpx.get(f"{server.url}/load", timeout=30).json()["replicas"]
-    assert [one["total_blocks"] for one in replicas] == [64, 64]
+    assert [one["total_blocks"] for one in load(server)] == [64, 64]
     metrics = httpx.get(f"{server.url}/metrics", timeout=30).text
     assert 'vllm:request_success_total{model_name="tiny",finished_reason="length"}' in metrics
     total = eventually(lambda: server.total("generation_tokens_total"))
@@ -123,6 +108,7 @@ def test_the_page_its_data_and_vllms_names_get_through_the_proxy(server: Server)
 def test_top_looks_at_it(server: Server) -> None:
     eventually(server.idle)
     command = [sys.executable, "-m", "deployments.cli", "top", "--once", "--url", server.url]
+    command += ["--api-key", API_KEY]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "Tidegate  tiny" in done.stdout
     assert done.stdout.count("0/64") == 2

@@ -1,20 +1,17 @@
 """Spans tell where a request's time went, on both sides of the process border."""
 
-import gzip
-import http.server
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from deployments.tracing import SequenceSpans, Tracing
+from tests.deployments.collector import Collector
 
 CHAT = "/v1/chat/completions"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -199,39 +196,10 @@ def test_what_is_not_sampled_is_not_traced_further(monkeypatch: pytest.MonkeyPat
 # ---- where they go ----------------------------------------------------------------------------
 
 
-class Collector(http.server.ThreadingHTTPServer):
-    """Takes traces as a collector does."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Take)
-        self.took: list[tuple[str, ExportTraceServiceRequest]] = []
-
-
-class Take(http.server.BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        self.server.took.append((self.path, ExportTraceServiceRequest.FromString(body)))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    with Collector().running() as collector:
+        yield collector
 
 
 @pytest.mark.parametrize("way", ["setting", "setting with a path", "variable", "traces variable"])

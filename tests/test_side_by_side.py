@@ -1,0 +1,42 @@
+"""What runs all tests in two processes loses none of them, and none of their failures."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WELL = "def test_well():\n    pass\n"
+CLUSTER = "import pytest\n\n@pytest.mark.cluster\n"
+RUN = "from tests.side_by_side import main; sys.exit(main([]))"
+ILL = "def test_ill():\n    assert 0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "closing"),
+    [
+        (f"{CLUSTER}{ILL}\n{WELL}", 1, "1 failed, 1 passed"),
+        (f"{CLUSTER}{WELL}\n{ILL}", 1, "1 passed, 1 failed"),
+        (WELL, 0, "1 passed"),
+        ("", 5, "no tests ran"),
+    ],
+    ids=["cluster fails", "other fails", "no cluster", "none"],
+)
+def test_each_test_runs_once_and_counts(
+    text: str, status: int, closing: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    cluster: one\n")
+    (tmp_path / "test_some.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({str(ROOT)!r})\n{RUN}"],
+        cwd=tmp_path,
+        # Plugins take seconds to load.
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    assert done.stdout.splitlines()[-1].startswith(f"{closing} in ")
