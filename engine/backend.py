@@ -1,6 +1,5 @@
 """Backends: by what a model is computed on this machine."""
 
-import importlib.metadata
 import importlib.util
 import logging
 import platform
@@ -11,6 +10,7 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
+from engine.attention.paged import PagedAttention
 from engine.kv_pool import KVPool
 from engine.linear import make_invariant
 from engine.native.library import NativeUnavailable, load
@@ -101,9 +101,9 @@ class TorchBackend:
 
     def runner(self, pool: KVPool) -> ModelRunner:
         """Return a runner over ``pool``."""
-        runner = ModelRunner(self._model, pool)
-        self._decode_tile = runner.attention.decode_tile
-        return runner
+        attention = PagedAttention(pool, self._model.config.num_attention_heads)
+        self._decode_tile = attention.decode_tile
+        return ModelRunner(self._model, pool, attention)
 
     def sampler(self, vocab: int) -> Sampler:
         """Return torch's sampler."""
@@ -152,54 +152,29 @@ class NativeBackend:
         return (torch.__version__, self._model.digest)
 
 
-class TritonBackend:
-    """Triton kernels and CUDA graphs, for a GPU."""
+def _triton(model: PreTrainedModel, limits: Limits) -> Backend:
+    """Return what computes ``model`` with Triton kernels.
 
-    name = "triton"
+    Raises:
+        TritonUnavailable: they cannot be used on this machine.
+        NotInvariant: the GPU's matrix units do not keep a row's bits.
+    """
+    if model.device.type != "cuda":
+        raise TritonUnavailable(f"the model is on a {model.device.type} device, not on cuda")
+    capability = torch.cuda.get_device_capability(model.device)
+    if capability < (8, 0):
+        raise TritonUnavailable(f"compute capability 8.0 is needed, the GPU has {capability}")
+    if importlib.util.find_spec("triton") is None:
+        raise TritonUnavailable("the package triton is not installed")
+    # Here, since other machines need not have triton.
+    from engine.cuda.backend import DecoderBackend, TiledBackend
+    from engine.cuda.decoder import can_decode
 
-    def __init__(self, model: PreTrainedModel, limits: Limits) -> None:
-        """Take ``model`` over.
-
-        Raises:
-            TritonUnavailable: the kernels cannot be used for this model or on this machine.
-            NotInvariant: the GPU's matrix units do not keep a row's bits.
-        """
-        device = model.device.type
-        if device != "cuda":
-            raise TritonUnavailable(f"the model is on a {device} device, not on cuda")
-        if importlib.util.find_spec("triton") is None:
-            raise TritonUnavailable("the package triton is not installed")
-        # Here, since other machines need not have triton.
-        from engine.cuda.decoder import Decoder, can_decode
-
-        if not can_decode(model):
-            raise TritonUnavailable(f"they are not made for {model.config.model_type} models")
-        self.dtype: torch.dtype = model.dtype
-        self._device = model.device
-        self._limits = limits
-        self._decoder = Decoder(model, limits.max_model_len)
-
-    def runner(self, pool: KVPool) -> Runner:
-        """Return a runner over ``pool``, with its graphs recorded."""
-        from engine.cuda.runner import CudaRunner
-
-        limits = self._limits
-        return CudaRunner(self._decoder, pool, limits.max_num_seqs, limits.max_model_len)
-
-    def sampler(self, vocab: int) -> Sampler:
-        """Return the one that chooses all rows' tokens at once."""
-        from engine.cuda.sampling import CudaSampler
-
-        return CudaSampler(vocab, self._device)
-
-    def identity(self) -> object:
-        """Return the versions, the GPU, and in which order products are summed."""
-        return (
-            torch.__version__,
-            importlib.metadata.version("triton"),
-            _processor(self._device),
-            sorted(self._decoder.orders.items()),
-        )
+    return (
+        DecoderBackend(model, limits.max_num_seqs, limits.max_model_len)
+        if can_decode(model)
+        else TiledBackend(model)
+    )
 
 
 def choose_backend(kernels: str, model: PreTrainedModel, limits: Limits) -> Backend:
@@ -221,7 +196,7 @@ def choose_backend(kernels: str, model: PreTrainedModel, limits: Limits) -> Back
         if wanted == "native":
             return NativeBackend(model, limits.block_tokens)
         if wanted == "triton":
-            return TritonBackend(model, limits)
+            return _triton(model, limits)
     except (NativeUnavailable, TritonUnavailable) as error:
         if kernels != "auto":
             limit = f"torch or auto here: {error.reason}"

@@ -121,27 +121,27 @@ def _penalise(values: Tensor, row: SampleRow) -> None:
     )
     if repetition != 1:
         both = np.concatenate((_ids(row.prompt), _ids(row.generated)))
-        seen, _ = _counted(both, values.device)
+        seen, _ = _counted(both, values)
         old = values[seen]
         values[seen] = torch.where(old > 0, old / repetition, old * repetition)
     if frequency != 0 or presence != 0:
-        seen, counts = _counted(_ids(row.generated), values.device)
+        seen, counts = _counted(_ids(row.generated), values)
         values[seen] -= counts * frequency + presence
 
 
 def _add_bias(values: Tensor, row: SampleRow) -> None:
     if row.bias is not None:
         tokens, biases = row.bias
-        values[tokens.to(values.device)] += biases.to(values.device)
+        values[_sent(tokens, values)] += _sent(biases, values)
 
 
 def _mask(values: Tensor, row: SampleRow) -> None:
     banned = row.banned
     if row.matcher is not None:
         allowed = torch.from_numpy(_allowed(row.matcher, banned, values.numel()))
-        values.masked_fill_(~allowed.to(values.device), -math.inf)
+        values.masked_fill_(~_sent(allowed, values), -math.inf)
     elif banned is not None:
-        values[banned.to(values.device)] = -math.inf
+        values[_sent(banned, values)] = -math.inf
 
 
 def _allowed(
@@ -163,7 +163,12 @@ def _ids(tokens: Sequence[int]) -> _Ids:
     return np.asarray(tokens, dtype=np.int64)
 
 
-def _counted(ids: _Ids, device: torch.device) -> tuple[Tensor, Tensor]:
+def _counted(ids: _Ids, like: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct ids, ascending, and how often each occurs: int64 [distinct] both."""
     seen, counts = np.unique(ids, return_counts=True)
-    return torch.from_numpy(seen).to(device), torch.from_numpy(counts).to(device)
+    return _sent(torch.from_numpy(seen), like), _sent(torch.from_numpy(counts), like)
+
+
+def _sent(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor where ``like`` is, without waiting for what the device does before."""
+    return tensor.to(like.device, non_blocking=True)

@@ -11,7 +11,6 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from engine.attention.paged import PagedAttention
-from engine.attention.plan import AttentionPlan, AttentionPlanner
 from engine.batch import Batch, Int64s
 from engine.kv_pool import KVPool
 
@@ -38,6 +37,18 @@ class UnsupportedAttention(RuntimeError):
         return f"the model's attention needs {self.feature!r}, which is not supported"
 
 
+class Attention(Protocol):
+    """Attention over K and V that lie in a pool's blocks."""
+
+    def plan(self, batch: Batch) -> Any:
+        """Prepare for a step: its plan, whose ``positions`` are int64 [rows]."""
+        ...
+
+    def run(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Store the rows' K and V, then attend: see :meth:`PagedAttention.run`."""
+        ...
+
+
 def _attend(
     module: nn.Module,
     query: Tensor,
@@ -46,8 +57,8 @@ def _attend(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    paged_attention: PagedAttention,
-    attention_plan: AttentionPlan,
+    paged_attention: Attention,
+    attention_plan: Any,
     **extras: Any,
 ) -> tuple[Tensor, None]:
     """The entry in transformers' attention registry.
@@ -118,13 +129,15 @@ class ModelRunner:
     (:func:`engine.linear.make_invariant`), or the same-bits contract does not hold.
     """
 
-    def __init__(self, model: PreTrainedModel, pool: KVPool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, pool: KVPool, attention: Attention | None = None
+    ) -> None:
+        """Run ``model`` over ``pool``, with torch's attention if none is given."""
         self.pool = pool
-        self.attention = PagedAttention(pool, model.config.num_attention_heads)
+        self._attention = attention or PagedAttention(pool, model.config.num_attention_heads)
         model.set_attn_implementation(ATTENTION)
         self._model = model
         self._head = _head_of(model)
-        self._planner = AttentionPlanner(pool.block_tokens, pool.null_block, pool.device)
 
     def forward(self, batch: Batch) -> Tensor:
         """Compute a step's K and V and return [len(wanted), vocab] float32 logits."""
@@ -133,13 +146,12 @@ class ModelRunner:
     @torch.inference_mode()
     def hidden(self, batch: Batch) -> Tensor:
         """Compute a step's K and V and return the hidden states [rows, width] behind them."""
-        plan = self._planner.plan(batch.segments)
-        self.attention.begin(plan)
+        plan = self._attention.plan(batch)
         output = self._model.base_model(
             input_ids=torch.from_numpy(batch.tokens).to(self.pool.device)[None],
             position_ids=plan.positions[None],
             use_cache=False,
-            paged_attention=self.attention,
+            paged_attention=self._attention,
             attention_plan=plan,
         )
         hidden: Tensor = output.last_hidden_state[0]

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.attention.plan import QUERY_TILE, AttentionPlan, ChunkTiles, DecodeGroup, key_length
+from engine.attention.plan import (
+    QUERY_TILE,
+    AttentionPlan,
+    AttentionPlanner,
+    ChunkTiles,
+    DecodeGroup,
+    key_length,
+)
+from engine.batch import Batch
 from engine.kv_pool import KVPool
 from engine.linear import NotInvariant
 
@@ -148,7 +156,14 @@ class PagedAttention:
         self._pool = pool
         self._group = query_heads // heads
         self._masks = TileMasks(self._group, pool.device)
+        self._planner = AttentionPlanner(pool.block_tokens, pool.null_block, pool.device)
         self.decode_tile = find_decode_tile(heads, self._group, pool.shape.head_dim, pool.device)
+
+    def plan(self, batch: Batch) -> AttentionPlan:
+        """Lay a step out, and prepare for it."""
+        plan = self._planner.plan(batch.segments)
+        self.begin(plan)
+        return plan
 
     def begin(self, plan: AttentionPlan) -> None:
         """Prepare for a step; call once before its first layer."""

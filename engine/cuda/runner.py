@@ -11,7 +11,7 @@ from engine.batch import Batch, Int64s
 from engine.cuda.decoder import Decoder
 from engine.cuda.graphs import CudaRecorder, DecodeGraphs, EveryTime, Recorded, Work, is_decode
 from engine.cuda.layout import Ints, StepLayout, lay_out
-from engine.cuda.upload import upload
+from engine.cuda.upload import current, upload
 from engine.kv_pool import KVPool
 
 
@@ -43,7 +43,7 @@ class CudaRunner:
         if record is None:
             record = CudaRecorder() if pool.device.type == "cuda" else EveryTime()
         if most_rows:
-            with torch.inference_mode():
+            with torch.inference_mode(), current(pool.device):
                 self._graphs = DecodeGraphs(
                     self._body,
                     record,
@@ -66,18 +66,20 @@ class CudaRunner:
         """
         layout = lay_out(batch, self._decoder.shape.tile_positions, self.pool.block_tokens)
         tokens = np.asarray(batch.tokens, dtype=np.int32)
-        if self._graphs and len(tokens) <= self._graphs.largest and is_decode(batch.lengths):
-            return self._graphs.run(tokens, layout)
-        return self._at_once(tokens, layout)
+        with current(self.pool.device):
+            if self._graphs and len(tokens) <= self._graphs.largest and is_decode(batch.lengths):
+                return self._graphs.run(tokens, layout)
+            return self._at_once(tokens, layout)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, rows: Sequence[int] | Int64s) -> Tensor:
         """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
         wanted = np.asarray(rows, dtype=np.int32)
-        if not np.array_equal(wanted, np.arange(len(hidden))):
-            (kept,) = upload((wanted,), hidden.device)
-            hidden = hidden.index_select(0, kept)
-        return self._decoder.logits(hidden)
+        with current(hidden.device):
+            if not np.array_equal(wanted, np.arange(len(hidden))):
+                (kept,) = upload((wanted,), hidden.device)
+                hidden = hidden.index_select(0, kept)
+            return self._decoder.logits(hidden)
 
     def _body(self, tokens: Tensor, step: TileStep) -> Tensor:
         return self._decoder.hidden(tokens, step, self._attention, self.pool.data)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.cuda.draw import draw_tokens
 from engine.cuda.filters import HEAD, Filters, apply
-from engine.cuda.upload import upload
+from engine.cuda.upload import current, upload
 from engine.logits import SampleRow, adjusted
 from engine.noise import noise_key
 from engine.sampling import Sampler, SamplingError, scale_of
@@ -59,7 +59,10 @@ class CudaSampler(Sampler):
             raise ValueError(f"logits have the shape {tuple(logits.shape)}, not {expected}")
         if not rows:
             return []
-        logits = adjusted(logits.float(), rows)
+        with current(self._device):
+            return self._sample(adjusted(logits.float(), rows), rows)
+
+    def _sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int | SamplingError]:
         tokens, tops, complete = self.choose(logits, rows).fetch()
         again = [i for i, done in enumerate(complete) if not done and math.isfinite(tops[i])]
         if again:

@@ -1,6 +1,7 @@
-"""From numbers on the host to tensors on the device, all of a step's in one copy."""
+"""The device: which one is launched on, and a step's numbers there in one copy."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,6 +9,11 @@ import torch
 from torch import Tensor
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the one that kernels are launched on, whatever the thread's own is."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def upload(arrays: Sequence[Array], device: torch.device) -> list[Tensor]:

@@ -1,0 +1,77 @@
+"""Backends for a GPU: a model with kernels of its own, or transformers' code over them."""
+
+from importlib.metadata import version
+
+import torch
+from transformers import PreTrainedModel
+
+from engine.cuda.decoder import Decoder
+from engine.cuda.linear import make_tiled
+from engine.cuda.runner import CudaRunner
+from engine.cuda.sampling import CudaSampler
+from engine.cuda.tiled import TiledAttention
+from engine.kv_pool import KVPool
+from engine.runner import ModelRunner
+
+
+class DecoderBackend:
+    """Llama-like models: a few launches a layer, decodes as CUDA graphs."""
+
+    name = "triton"
+
+    def __init__(self, model: PreTrainedModel, max_num_seqs: int, max_model_len: int) -> None:
+        """Take ``model`` over; :func:`engine.cuda.decoder.can_decode` must hold for it.
+
+        Raises:
+            NotInvariant: the GPU's matrix units do not keep a row's bits.
+        """
+        self.dtype: torch.dtype = model.dtype
+        self._decoder = Decoder(model, max_model_len)
+        self._limits = max_num_seqs, max_model_len
+
+    def runner(self, pool: KVPool) -> CudaRunner:
+        """Return a runner over ``pool``, with its graphs recorded."""
+        return CudaRunner(self._decoder, pool, *self._limits)
+
+    def sampler(self, vocab: int) -> CudaSampler:
+        """Return the one that chooses all rows' tokens at once."""
+        return CudaSampler(vocab, self._decoder.device)
+
+    def identity(self) -> object:
+        """Return the versions, the GPU, and in which order products are summed."""
+        orders = sorted(self._decoder.orders.items())
+        return "decoder", _machine(self._decoder.device), orders
+
+
+class TiledBackend:
+    """Other models: transformers' code, with Triton's attention and products."""
+
+    name = "triton"
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Take ``model`` over.
+
+        Raises:
+            NotInvariant: no way was found to keep a layer's bits.
+        """
+        self.dtype: torch.dtype = model.dtype
+        self._model = model
+        self._ways = make_tiled(model)
+
+    def runner(self, pool: KVPool) -> ModelRunner:
+        """Return a runner over ``pool``."""
+        heads: int = self._model.config.num_attention_heads
+        return ModelRunner(self._model, pool, TiledAttention(pool, heads))
+
+    def sampler(self, vocab: int) -> CudaSampler:
+        """Return the one that chooses all rows' tokens at once."""
+        return CudaSampler(vocab, self._model.device)
+
+    def identity(self) -> object:
+        """Return the versions, the GPU, and how products are computed."""
+        return "tiled", _machine(self._model.device), sorted(self._ways.items())
+
+
+def _machine(device: torch.device) -> tuple[str, ...]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return torch.__version__, version("triton"), name
