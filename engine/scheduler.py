@@ -330,6 +330,8 @@ class Scheduler:
             The plan, or a new one if requests that it would have computed made way.
         """
         while (state := self._roster.head()) is not None:
+            if self._closed(plan):
+                return plan
             found = self._roster.look_up(state)
             if found.coming:
                 # Cheaper than to compute it as well; and no newcomer may pass the head.
@@ -346,6 +348,11 @@ class Scheduler:
                 self._fill_gaps(plan)
                 return plan
         return plan
+
+    def _closed(self, plan: Plan) -> bool:
+        """Whether nobody can start in this step, whatever the newcomer is."""
+        full = len(self._roster.running) >= self.config.max_seqs or plan.budget <= 0
+        return full and self.config.admission_preemption == 0
 
     def _admitted(self, state: RequestState, plan: Plan, found: Found) -> bool:
         """Seat the head of the queue, if seats, budget and blocks allow."""

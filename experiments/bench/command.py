@@ -9,12 +9,13 @@ from experiments.bench import (
     gap_speed,
     http_speed,
     machine_speed,
+    prefix_speed,
     router_speed,
     scheduler_speed,
 )
 from experiments.bench.table import Row, as_markdown
 
-PARTS = ("scheduler", "router", "machine", "engine", "gap", "http")
+PARTS = ("scheduler", "router", "machine", "engine", "gap", "prefix", "http")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +42,8 @@ def _measure(args: argparse.Namespace) -> Iterator[Row]:
         )
     if "gap" in args.only:
         yield from gap_speed.measure(args.model, args.threads, args.repeats)
+    if "prefix" in args.only:
+        yield from prefix_speed.measure(args.model, args.threads, args.repeats)
     if "http" in args.only:
         yield from http_speed.measure(args.model, args.repeats)
 

@@ -34,7 +34,7 @@ def measure(
     The output rate counts the whole run, prefills included, as clients see it.
     """
     for dtype in dtypes:
-        llm = LLM(model, dtype=dtype, threads=threads, prefill_chunk=512)
+        llm = LLM(model, dtype=dtype, threads=threads, prefill_chunk=512, prefix_cache=False)
         for count in concurrencies:
             rate = statistics.median(_output_rate(llm, count, seed) for seed in range(repeats))
             note = f"prompt {PROMPT}, output {OUTPUT}"

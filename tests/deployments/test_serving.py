@@ -95,6 +95,26 @@ def test_chat_and_completions_streamed_and_whole(client: OpenAI) -> None:
     assert plain.choices[0].finish_reason == "length"
 
 
+def test_a_prompt_that_comes_again_is_found_and_answered_the_same(
+    client: OpenAI, server: Server
+) -> None:
+    """Fault: nothing is found through HTTP, or the answer is another one."""
+    story: list[Any] = [{"role": "user", "content": "Tell me of the tide, " * 9}]
+    # There are two replicas, so one of the later ones comes where an earlier one was.
+    answers = [
+        client.chat.completions.create(
+            model=MODEL, messages=story, temperature=0, max_tokens=5, n=number
+        )
+        for number in (1, 1, 2)
+    ]
+    assert len({choice.message.content for answer in answers for choice in answer.choices}) == 1
+    found = [answer.usage and answer.usage.prompt_tokens_details for answer in answers]
+    assert max(details.cached_tokens or 0 for details in found if details) >= 32
+    page = httpx.get(f"{server.url}/metrics").text
+    hits = [line.split()[-1] for line in page.splitlines() if "cache_hits_total{" in line]
+    assert sum(map(float, hits)) >= 32
+
+
 def test_same_text_alone_and_among_sixteen_others(client: OpenAI) -> None:
     def ask(number: int) -> str | None:
         if number >= 0:

@@ -33,6 +33,22 @@ def test_a_built_engine_generates(tiny_model_dir: Path) -> None:
     assert sum(len(delta.tokens) for report in reports for delta in report.deltas) == 3
 
 
+@pytest.mark.parametrize(("settings", "found"), [({}, 16), ({"prefix_cache": False}, 0)])
+def test_an_engine_has_a_prefix_cache_unless_told_otherwise(
+    tiny_model_dir: Path, settings: dict[str, bool], found: int
+) -> None:
+    inbox = Inbox()
+    config = EngineConfig(model=str(tiny_model_dir), num_blocks=8, threads=1, **settings)
+    engine, _ = build_engine(config, inbox)
+    params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
+    for key in "ab":
+        engine.submit(Submission(key, tuple(range(5, 25)), params))
+        while engine.keys():
+            engine.step()
+    assert inbox.tokens("a") == inbox.tokens("b")
+    assert inbox.details("b")[0].cached_tokens == found
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_built_engine_keeps_answers_to_their_grammars(
     tiny_model_dir: Path, temperature: float
