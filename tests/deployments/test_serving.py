@@ -191,7 +191,7 @@ async def test_64_streams_that_preempt_each_other_give_the_text_of_each_alone(
     server: Server,
 ) -> None:
     requests = [
-        body(f"Number {i}:", 6 + 8 * (i % 5), priority=i % 3, seed=i, temperature=0.8)
+        body(f"Number {i}:", 20 + 8 * (i % 3), priority=i % 3, seed=i, temperature=0.8)
         for i in range(64)
     ]
     preempted = server.total("num_preemptions_total")
