@@ -12,10 +12,11 @@ from experiments.bench import (
     prefix_speed,
     router_speed,
     scheduler_speed,
+    swap_speed,
 )
 from experiments.bench.table import Row, as_markdown
 
-PARTS = ("scheduler", "router", "machine", "engine", "gap", "prefix", "http")
+PARTS = ("scheduler", "router", "machine", "engine", "gap", "prefix", "swap", "http")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +45,8 @@ def _measure(args: argparse.Namespace) -> Iterator[Row]:
         yield from gap_speed.measure(args.model, args.threads, args.repeats)
     if "prefix" in args.only:
         yield from prefix_speed.measure(args.model, args.threads, args.repeats)
+    if "swap" in args.only:
+        yield from swap_speed.measure(args.model, args.threads, args.repeats)
     if "http" in args.only:
         yield from http_speed.measure(args.model, args.repeats)
 

@@ -12,7 +12,7 @@ from engine.build import EngineConfig, EngineInfo, build_engine
 from engine.model_info import ModelNotFound
 from engine.native.library import NativeUnavailable
 from engine.request import FinishReason, InvalidParam, SamplingParams
-from engine.submission import StepReport, Submission
+from engine.submission import Delta, StepReport, Submission
 from tests.engine.rig import Inbox
 
 
@@ -92,30 +92,32 @@ def test_a_built_engine_refuses_what_is_no_grammar(tiny_model_dir: Path) -> None
 
 
 def test_swapping_reaches_the_engine(tiny_model_dir: Path) -> None:
-    """Set and not wired, what is preempted is computed again all the same."""
-    reports: list[StepReport] = []
-    config = EngineConfig(
-        model=str(tiny_model_dir),
-        num_blocks=6,
-        block_tokens=4,
-        threads=1,
-        prefix_cache=False,
-        swap_gib=0.001,
-        debug=True,
-    )
-    engine, _ = build_engine(config, reports.append)
-    for i in range(2):
-        params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
-        engine.submit(Submission(str(i), tuple(range(3, 13)), params))
-    while engine.keys():
-        engine.step()
+    """Set and not wired, what is preempted is computed again, or goes on from others' blocks."""
+    said: list[list[Delta]] = []
+    for num_blocks, swap_gib in ((12, 0.0), (6, 0.001)):
+        reports: list[StepReport] = []
+        config = EngineConfig(
+            model=str(tiny_model_dir),
+            num_blocks=num_blocks,
+            block_tokens=4,
+            threads=1,
+            prefix_cache=False,
+            swap_gib=swap_gib,
+            debug=True,
+        )
+        engine, _ = build_engine(config, reports.append)
+        for i in range(2):
+            params = SamplingParams(temperature=1.0, seed=i, max_tokens=10, ignore_eos=True)
+            engine.submit(Submission(str(i), tuple(range(3 + i, 13 + i)), params))
+        while engine.keys():
+            engine.step()
+        said.append([delta for report in reports for delta in report.deltas])
     stats = engine.stats()
     assert (stats.preemptions, stats.recomputed_tokens) == (1, 0)
     assert stats.restored_tokens > 0
-    deltas = [delta for report in reports for delta in report.deltas]
-    said = [[t for delta in deltas if delta.key == key for t in delta.tokens] for key in "01"]
-    assert said[0] == said[1]
-    assert len(said[0]) == 10
+    for key in "01":
+        roomy, tight = ([d.tokens for d in deltas if d.key == key] for deltas in said)
+        assert roomy == tight
 
 
 def test_admission_preemption_reaches_the_scheduler(tiny_model_dir: Path) -> None:

@@ -2,10 +2,12 @@
 
 import itertools
 
+import pytest
 import torch
 
-from engine.host_blocks import HostBlocks
+from engine.host_blocks import HostBlocks, host_blocks
 from engine.kv_pool import KVPool, KVShape
+from engine.request import InvalidParam
 from engine.swap import Copy
 
 SHAPE = KVShape(layers=2, kv_heads=1, head_dim=4, dtype=torch.float32)
@@ -45,3 +47,19 @@ def test_the_time_of_a_copy_is_half_of_there_and_back() -> None:
     host = HostBlocks(pool, slots=1, clock=itertools.count(step=3).__next__)
     assert host.seconds_per_block == 1.5
     assert filled(pool) == [0.0] * 4
+
+
+@pytest.mark.parametrize(("blocks", "fits"), [(0.5, False), (1, True), (6, True), (7, False)])
+def test_host_memory_is_what_the_pool_leaves(
+    monkeypatch: pytest.MonkeyPatch, blocks: float, fits: bool
+) -> None:
+    """Fault: a pool and what it swaps to are more together than there is memory."""
+    pool = KVPool(SHAPE, num_blocks=4, block_tokens=2, device=torch.device("cpu"))
+    block_bytes = SHAPE.bytes_per_token * 2
+    monkeypatch.setattr("engine.host_blocks.free_bytes", lambda device: 10 * block_bytes)
+    gib = blocks * block_bytes / 2**30
+    if fits:
+        assert host_blocks(gib, pool).slots == blocks
+    else:
+        with pytest.raises(InvalidParam, match="swap_gib"):
+            host_blocks(gib, pool)
