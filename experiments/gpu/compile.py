@@ -39,12 +39,14 @@ class Compiled:
         constants: what it was compiled with.
         shared: bytes of shared memory that a program takes.
         matrix_units: instructions of matrix units in its code.
+        layouts: how matrices are spread over threads, in which order rows are summed.
     """
 
     kernel: str
     constants: str
     shared: int
     matrix_units: int
+    layouts: str
 
 
 class _NoDevice:
@@ -76,7 +78,9 @@ def compiling(capability: int, done: list[Compiled]) -> Iterator[None]:
             code = made.asm["ptx"]
             constants = {k: v for k, v in options.items() if not hasattr(v, "data_ptr")}
             units = code.count("wgmma.mma_async") + code.count("mma.sync")
-            done.append(Compiled(kernel.__name__, str(constants), made.metadata.shared, units))
+            layouts = [line for line in made.asm["ttgir"].splitlines() if line.startswith("#mma")]
+            shared = made.metadata.shared
+            done.append(Compiled(kernel.__name__, str(constants), shared, units, "".join(layouts)))
         return made
 
     with (

@@ -23,9 +23,9 @@ from engine.logits import SampleRow
 from engine.request import SamplingParams
 from engine.sampling import Sampler
 from experiments.gpu.models import ModelShape, random_model
+from experiments.gpu.report import Result
 
 BLOCK = 16
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def model(place: Place, shape: ModelShape) -> Result:
         "same likeliest token as transformers": float(
             (whole.argmax(1) == theirs.argmax(1)).float().mean()
         ),
-        "graphs": list(padded_sizes(max(company))),
+        "graphs": ", ".join(map(str, padded_sizes(max(company)))),
     }
 
 

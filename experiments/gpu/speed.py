@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -18,8 +19,9 @@ from engine.plan import ScheduleOutput
 from engine.prefill import Chunked
 from engine.request import Request, SamplingParams, StepOutput
 from engine.scheduler import Scheduler, SchedulerConfig
-from experiments.gpu.contracts import BLOCK, Place, Result
+from experiments.gpu.contracts import BLOCK, Place
 from experiments.gpu.models import ModelShape
+from experiments.gpu.report import Result
 
 _GREEDY = SampleRow(SamplingParams(temperature=0.0), 0, [], [])
 
@@ -45,6 +47,13 @@ class Load:
     budget: int = 2048
     repeats: int = 20
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(self.prompt + self.steps + 16, self.long_prompt + 2)
+
+
+Rate: TypeAlias = Callable[[], float]
 
 TINY_LOAD = Load((1, 2), 3, 1, 5, 2, 16, 1)
 
@@ -141,7 +150,7 @@ class SpeedTest:
         self._load = load
         self._rate = rate
         most = max(load.concurrent)
-        self._longest = max(load.prompt + load.steps + 16, load.long_prompt + 2)
+        self._longest = load.longest
         short = -(-(load.prompt + load.steps + 16) // BLOCK)
         long = -(-(load.long_prompt + 2) // BLOCK)
         self._blocks = max(most * short, load.long_prompts * long)
@@ -205,3 +214,6 @@ class SpeedTest:
         layers = self._shape.weights()[:4]
         flops = 2 * sum(n * k for n, k in layers) * self._shape.layers * tokens
         return {"tokens/s": tokens / seconds, "TFLOP/s of the products": flops / seconds / 1e12}
+
+
+Loaded: TypeAlias = Callable[[], SpeedTest]

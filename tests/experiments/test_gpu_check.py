@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from experiments.gpu_check import Report
+from experiments.gpu.report import Overseer, markdown
 
 pytest.importorskip("triton")
 SCRIPT = Path(__file__).parents[2] / "experiments" / "gpu_check.py"
@@ -32,22 +31,60 @@ def test_every_part_runs_without_the_rest_of_the_product(tmp_path: Path) -> None
     assert "tokens/s" in (tmp_path / "gpu_check.md").read_text()
 
 
-@pytest.fixture
-def seconds() -> Iterator[float]:
-    return iter([0.0, 1.0, 2.0, 3.0, 4.0, 50.0, 50.5])
+CHILD = """
+import os, sys
+from pathlib import Path
+from experiments.gpu.report import Part, Worker
+
+def dies():
+    os._exit(7)
+
+def spoils():
+    raise MemoryError("no room")
+
+def hangs():
+    import time
+    time.sleep(60)
+
+parts = [Part("good", lambda: {"found": [3, 0.25]}), Part("bad", dies), Part("full", spoils),
+         Part("also good", lambda: {"found": 4}), Part("slow", hangs), Part("last", lambda: {})]
+sys.exit(not Worker(Path(sys.argv[1])).run(parts, int(sys.argv[2]), lambda error: True))
+"""
 
 
-def test_a_part_that_fails_or_comes_too_late_leaves_the_others(seconds: Iterator[float]) -> None:
-    report = Report(lambda: next(seconds), 30.0)
+def test_parts_go_on_in_a_new_process_after_one_that_dies_hangs_or_spoils_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[1]))
+    notes = tmp_path / "notes"
+    now = 0.0
 
-    def fails() -> dict[str, int]:
-        raise MemoryError("no room")
+    def clock() -> float:
+        """Time passes only while the part that hangs is the newest."""
+        nonlocal now
+        if notes.exists() and notes.read_text().splitlines()[-1:] == ['{"part": "slow"}']:
+            now += 10.0
+        return now
 
-    assert report.part("bad", fails) is None
-    assert report.part("good", lambda: {"found": 3}) == {"found": 3}
-    assert report.part("late", lambda: {"found": 4}) is None
-    assert report.failed
-    text = "\n".join(report.markdown())
+    overseer = Overseer(notes, [sys.executable, "-c", CHILD, str(notes)], 1e9, 30.0, clock)
+    parts = overseer.run()
+    assert [part["part"] for part in parts] == ["good", "bad", "full", "also good", "slow", "last"]
+    assert [part.get("error") for part in parts] == [
+        None,
+        "the process ended with 7",
+        "MemoryError: no room",
+        None,
+        "the process ended with no news in 30 s",
+        None,
+    ]
+    assert capsys.readouterr().out.count("\n") == 6
+    text = markdown(parts, ["never"])
     assert "FAILED: MemoryError: no room" in text
-    assert "- found: 3" in text
-    assert "Skipped: 30 s are over" in text
+    assert "- found: 0.25" in text
+    assert "- never" in text
+
+
+def test_what_was_not_begun_in_time_is_told(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    slow = [sys.executable, "-c", "import time; time.sleep(60)"]
+    assert Overseer(notes, slow, 0.0, 60.0).run() == []

@@ -41,3 +41,7 @@ def test_every_kernel_compiles_and_fits(tmp_path: Path) -> None:
     assert max(one["shared"] for one in made) <= A100_SHARED
     on_units = {one["kernel"] for one in made if one["matrix_units"]}
     assert on_units == {"gemm", "attend"}
+    # With and without programs that share a row's keys it must be the same arithmetic.
+    attends = [one["layouts"] for one in made if one["kernel"] == "attend"]
+    assert len(attends) == 2
+    assert attends[0] == attends[1] != ""
