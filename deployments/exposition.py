@@ -171,6 +171,16 @@ def _of_replicas(vitals: Mapping[str, Vitals], placed: Mapping[str, int]) -> Ite
             {name: one.recomputed_tokens for name, one in vitals.items()},
         ),
         (
+            "restored_tokens_total",
+            "Tokens that came back from host memory after a preemption.",
+            {name: one.restored_tokens for name, one in vitals.items()},
+        ),
+        (
+            "gap_admissions_total",
+            "Requests that a replica let in before larger ones that rank before them.",
+            {name: one.gap_admissions for name, one in vitals.items()},
+        ),
+        (
             "prefix_cache_queries_total",
             "Tokens of prompts that were looked for in a replica's prefix cache.",
             {name: one.prefix_queries for name, one in vitals.items()},

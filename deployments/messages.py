@@ -104,6 +104,8 @@ class Vitals:
         admission_preemptions: those preemptions that made way for an urgent request.
         prefix_queries: tokens that were looked for in its prefix cache.
         prefix_hits: those of them that were there.
+        restored_tokens: tokens that came back from host memory after a preemption.
+        gap_admissions: requests that it let in before larger ones that rank before them.
     """
 
     healthy: bool
@@ -112,6 +114,8 @@ class Vitals:
     admission_preemptions: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    restored_tokens: int = 0
+    gap_admissions: int = 0
 
     def no_less_than(self, before: "Vitals") -> "Vitals":
         """Return these with no counter below what it was."""
@@ -122,6 +126,8 @@ class Vitals:
             max(self.admission_preemptions, before.admission_preemptions),
             max(self.prefix_queries, before.prefix_queries),
             max(self.prefix_hits, before.prefix_hits),
+            max(self.restored_tokens, before.restored_tokens),
+            max(self.gap_admissions, before.gap_admissions),
         )
 
 

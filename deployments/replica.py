@@ -357,6 +357,8 @@ class Replica:
                 stats.admission_preemptions,
                 stats.queried_tokens,
                 stats.found_tokens,
+                stats.restored_tokens,
+                stats.gap_admissions,
             ),
         )
 

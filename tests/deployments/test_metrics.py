@@ -60,7 +60,7 @@ Samples: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def render(
     counts: Counts, model: str = "m", prefix: str = "tidegate:", *, vllm: bool = False
 ) -> Samples:
-    vitals = {"r1": Vitals(True, 4, 50, 1, 80, 30)}
+    vitals = {"r1": Vitals(True, 4, 50, 1, 80, 30, 60, 2)}
     page = Page(model, vllm=vllm).render(counts, GAUGES, vitals, {"r1": 9})
     families = list(text_string_to_metric_families(page))
     names = [family.name for family in families]
@@ -86,6 +86,8 @@ def test_the_page_is_valid_and_says_what_was_counted() -> None:
     assert page[("num_admission_preemptions_total", (model, ("replica", "r1")))] == 1
     assert page[("prefix_cache_queries_total", (model, ("replica", "r1")))] == 80
     assert page[("prefix_cache_hits_total", (model, ("replica", "r1")))] == 30
+    assert page[("restored_tokens_total", (model, ("replica", "r1")))] == 60
+    assert page[("gap_admissions_total", (model, ("replica", "r1")))] == 2
     assert page[("requests_placed_total", (model, ("replica", "r1")))] == 9
     assert page[("kv_blocks", (model, ("replica", "r1")))] == 10
     assert page[("kv_blocks_free", (model, ("replica", "r1")))] == 4
@@ -168,8 +170,8 @@ async def test_counters_go_up_while_replicas_come_go_and_are_overtaken_by_their_
     history = [
         ("r1", Vitals(True, 5, 100, 2)),
         ("r2", Vitals(True, 1, 10)),
-        ("r1", Vitals(True, 9, 300, 4, 90, 50)),
-        ("r1", Vitals(True, 7, 200, 3, 80, 40)),  # this one was under way for longer
+        ("r1", Vitals(True, 9, 300, 4, 90, 50, 70, 6)),
+        ("r1", Vitals(True, 7, 200, 3, 80, 40, 60, 5)),  # this one was under way for longer
         ("r2", Vitals(True, 4, 40)),
         (None, Vitals(True, 0, 0)),
         ("r3", Vitals(True, 0, 0)),

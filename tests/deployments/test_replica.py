@@ -98,6 +98,10 @@ class FakeEngine:
             preemptions=0,
             admission_preemptions=0,
             recomputed_tokens=0,
+            queried_tokens=0,
+            found_tokens=0,
+            restored_tokens=0,
+            gap_admissions=0,
         )
 
     def progress(self) -> Progress:

@@ -107,7 +107,7 @@ def test_swapping_reaches_the_engine(tiny_model_dir: Path) -> None:
         )
         engine, _ = build_engine(config, reports.append)
         for i in range(2):
-            params = SamplingParams(temperature=1.0, seed=i, max_tokens=10, ignore_eos=True)
+            params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, logprobs=1)
             engine.submit(Submission(str(i), tuple(range(3 + i, 13 + i)), params))
         while engine.keys():
             engine.step()
@@ -116,8 +116,12 @@ def test_swapping_reaches_the_engine(tiny_model_dir: Path) -> None:
     assert (stats.preemptions, stats.recomputed_tokens) == (1, 0)
     assert stats.restored_tokens > 0
     for key in "01":
-        roomy, tight = ([d.tokens for d in deltas if d.key == key] for deltas in said)
+        roomy, tight = (
+            [told for d in deltas if d.key == key and d.detail for told in d.detail.logprobs]
+            for deltas in said
+        )
         assert roomy == tight
+        assert len(roomy) == 10
 
 
 def test_admission_preemption_reaches_the_scheduler(tiny_model_dir: Path) -> None:
