@@ -33,7 +33,9 @@ def measure(model: str | None, repeats: int) -> Iterator[Row]:
         asyncio.run(Load(served.url, _prompts(rng, bare, 8, SHORT_PROMPT), 8).run())
         yield from _first_token(bare, served, _prompts(rng, bare, FIRST_TOKENS, SHORT_PROMPT))
         for streams in RATE_STREAMS:
-            yield from _rate(bare, served, _prompts(rng, bare, streams, PROMPT), repeats)
+            # Each prompt once, or the prefix cache would be what is measured.
+            loads = [_prompts(rng, bare, streams, PROMPT) for _ in range(repeats)]
+            yield from _rate(bare, served, loads)
         prompts = _prompts(rng, bare, CPU_STREAMS, SHORT_PROMPT)
         yield from asyncio.run(_cpu(served, prompts))
 
@@ -57,16 +59,15 @@ def _first_token(bare: BareEngines, served: Served, prompts: list[list[int]]) ->
 
 
 def _rate(
-    bare: BareEngines, served: Served, prompts: list[list[int]], repeats: int
+    bare: BareEngines, served: Served, loads: Sequence[Sequence[Sequence[int]]]
 ) -> Iterator[Row]:
-    tokens = len(prompts) * OUTPUT
     bare_rate, http_rate = [], []
-    for _ in range(repeats):
+    for prompts in loads:
+        tokens = len(prompts) * OUTPUT
         bare_rate.append(tokens / bare.seconds(prompts, OUTPUT))
-        load = Load(served.url, prompts, OUTPUT)
-        http_rate.append(tokens / asyncio.run(load.run()))
+        http_rate.append(tokens / asyncio.run(Load(served.url, prompts, OUTPUT).run()))
     alone, through = statistics.median(bare_rate), statistics.median(http_rate)
-    name = f"{len(prompts)} streams"
+    name = f"{len(loads[0])} streams"
     note = f"{REPLICAS} engines of {THREADS} thread, prompt {PROMPT}, output {OUTPUT}"
     yield Row(f"tokens/s of {name}, bare engines", alone, "output tokens/s", note)
     yield Row(f"tokens/s of {name}, through HTTP", through, "output tokens/s", note)
