@@ -212,7 +212,13 @@ class Replica:
             self._compiling.discard(key)
             if self._owner.pop(key, None) is not None:
                 self._engine.abort(key)
-                self._note_end(key, "abort")
+                self._note_end(key, self._why_dropped())
+
+    def _why_dropped(self) -> str:
+        """Name what ends a request here that has not ended by itself: only one ends for good."""
+        if self._gone:
+            return "drained"
+        return "abort" if self._engine.failure is None else "lost"
 
     async def ping(self) -> None:
         """Answer."""

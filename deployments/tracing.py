@@ -235,7 +235,7 @@ class StaySpans:
             self._turn("decode", self._tracing.clock())
 
     def ended(self, outcome: str) -> None:
-        """It is over here: a finish reason, "abort" or "error"."""
+        """It is over here: a finish reason, "abort" or "error"; "drained" or "lost" if it moves."""
         self._span.set_attribute("tidegate.outcome", outcome)
         now = self._tracing.clock()
         self._phase.end(now)

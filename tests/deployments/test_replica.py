@@ -206,9 +206,21 @@ async def test_events_go_to_the_gateway_that_asked_and_ends_to_the_router(house:
     assert house.replica._owner == {}
 
 
-async def test_traced_requests_have_spans_here_however_they_end(house: House) -> None:
+def traced(house: House) -> InMemorySpanExporter:
+    """Record spans of the replica from now on."""
     memory = InMemorySpanExporter()
     house.replica._tracing = Tracing("r", SimpleSpanProcessor(memory), time.time_ns)
+    return memory
+
+
+def outcomes(memory: InMemorySpanExporter) -> list[Any]:
+    """How the stays that have ended did."""
+    stays = [span for span in memory.get_finished_spans() if span.name == "replica"]
+    return [dict(span.attributes or {})["tidegate.outcome"] for span in stays]
+
+
+async def test_traced_requests_have_spans_here_however_they_end(house: House) -> None:
+    memory = traced(house)
     stream = house.replica.stream("g")
     await anext(stream)
     for key in ("ends", "aborted"):
@@ -222,8 +234,7 @@ async def test_traced_requests_have_spans_here_however_they_end(house: House) ->
     await stream.aclose()  # type: ignore[attr-defined]
     spans = memory.get_finished_spans()
     stays = [span for span in spans if span.name == "replica"]
-    outcomes = [dict(span.attributes or {})["tidegate.outcome"] for span in stays]
-    assert outcomes == ["stop", "abort"]
+    assert outcomes(memory) == ["stop", "abort"]
     assert {f"{span.parent.span_id:016x}" for span in stays if span.parent} == {PARENT[36:52]}
     assert [span.name for span in spans].count("decode") == 1
     assert house.replica._stays == {}
@@ -277,15 +288,18 @@ async def test_a_gateway_that_goes_takes_its_requests_along(house: House) -> Non
 
 async def test_when_the_engine_fails_streams_end_without_an_error(house: House) -> None:
     """Its requests did nothing wrong: their gateways take them elsewhere."""
+    memory = traced(house)
     stream = house.replica.stream("g")
     await anext(stream)
-    await house.submit("a")
+    submission = Submission("a", (1,), SamplingParams())
+    assert await house.replica.submit("g", submission, None, PARENT) is None
     house.engine.failure = RuntimeError("out of memory")
     house.engine.tell()
     assert [batch async for batch in stream] == []
     with pytest.raises(RuntimeError, match="does not move"):
         await house.replica.check_health()
     assert house.replica._owner == {}
+    assert outcomes(memory) == ["lost"]
 
 
 async def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes(house: House) -> None:
@@ -314,13 +328,16 @@ async def test_a_replica_that_is_to_go_takes_nothing_new_and_finishes(house: Hou
 
 async def test_at_the_deadline_it_hands_over_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(monkeypatch, drain_s=0.01)
+    memory = traced(house)
     stream = house.replica.stream("g")
     await anext(stream)
-    await house.submit("a")
+    submission = Submission("a", (1,), SamplingParams())
+    assert await house.replica.submit("g", submission, None, PARENT) is None
     house.wanted.put_nowait(False)
     assert [message async for message in stream] == [Goodbye()]
     assert house.engine.aborted == ["a"]
     assert house.replica._owner == {}
+    assert outcomes(memory) == ["drained"]
     house.close()
 
 
