@@ -51,7 +51,8 @@ class CudaRecorder:
             work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
+        # What other threads do on the device meanwhile is not this graph's affair.
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             output = work()
         self._memory = graph.pool()
         return _CudaGraph(graph, output)
