@@ -79,6 +79,9 @@ def _work(options: argparse.Namespace) -> int:
     from experiments.gpu.parts import parts_of
     from experiments.gpu.report import Worker
 
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("torch finds no GPU here; --device cpu --tiny runs in an interpreter", flush=True)
+        return 2
     device = torch.device(options.device)
     parts = parts_of(Place(device, getattr(torch, options.dtype), options.tiny))
     options.notes.with_suffix(".names").write_text(json.dumps([part.name for part in parts]))

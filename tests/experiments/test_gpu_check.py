@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments.gpu.report import Overseer, markdown
 
@@ -88,3 +89,12 @@ def test_what_was_not_begun_in_time_is_told(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     slow = [sys.executable, "-c", "import time; time.sleep(60)"]
     assert Overseer(notes, slow, 0.0, 60.0).run() == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_machine_without_a_gpu_is_told_so_once() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout.count("torch finds no GPU here") == 1
