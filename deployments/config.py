@@ -120,6 +120,15 @@ class ServeConfig(
         return self
 
     @model_validator(mode="after")
+    def _affinity_has_something_to_go_by(self) -> Self:
+        if self.placement == "prefix_affinity" and not self.prefix_cache:
+            raise ValueError(
+                "placement must not be prefix_affinity while prefix_cache is false: "
+                "no replica would hold a prefix"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _silence_is_more_than_a_pause(self) -> Self:
         if self.silent_s <= 2 * self.heartbeat_s:
             raise ValueError(

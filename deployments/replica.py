@@ -28,6 +28,7 @@ from deployments.messages import (
     refuse,
 )
 from deployments.outbox import Outbox
+from deployments.prefix_news import PrefixNews
 from deployments.reporting import Figures, Reporter
 from deployments.tracing import StaySpans, Tracing
 from engine.request import AdmitError, InvalidParam, SamplingParams
@@ -133,6 +134,7 @@ class Replica:
             self._send,
             config.report_interval_s,
             config.heartbeat_s,
+            PrefixNews(self._engine) if config.placement == "prefix_affinity" else None,
         )
         self._reporting = self._loop.create_task(self._reporter.run())
         me = serve.get_deployment_handle(context.deployment, context.app_name, _check_exists=False)

@@ -184,12 +184,12 @@ class SchedulingSettings(_Settings):
         "one is too far behind (`affinity_slack`).",
     )
     affinity_slack: float = Field(
-        default=0.25,
+        default=0.5,
         ge=0,
         le=1,
         description="With `prefix_affinity`, how many fewer blocks than the freest replica the "
         "one that holds the prompt may have free, as a share of the pool; nor may it be more than "
-        "the blocks that it saves.",
+        "three times the blocks that it saves.",
     )
     max_queued: int = Field(
         default=1024,

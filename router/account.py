@@ -182,9 +182,15 @@ class Account:
 
     def takes(self, ticket: Ticket) -> bool:
         """Whether the ticket may be placed there: it fits, or as part of the lookahead."""
+        return self.level(ticket) is not None
+
+    def level(self, ticket: Ticket) -> int | None:
+        """How well it takes the ticket, see `router.policy.Fleet.level`; None if it does not."""
         if ticket.blocks_max > self._figures.total_blocks or not self.suits(ticket):
-            return False
-        return self.fits(ticket) or self.spare
+            return None
+        if self.fits(ticket):
+            return 2 if self.suspect else 0
+        return (3 if self.suspect else 1) if self.spare else None
 
     def most(self, blocks: int) -> int:
         """How many tickets of so many blocks it would take in one turn if it had nothing else."""

@@ -111,18 +111,15 @@ class Ledger:
 
     def level(self, replica: str, ticket: Ticket) -> int | None:
         """How well a known replica takes the ticket, None if it does not."""
-        account = self._accounts[replica]
-        if not account.takes(ticket):
-            return None
-        return 2 * account.suspect + (not account.fits(ticket))
+        return self._accounts[replica].level(ticket)
 
     def held(self, replica: str, ticket: Ticket) -> int:
         """Blocks of the ticket's prompt that the replica holds, or soon will."""
         return self._prefixes.held(replica, ticket.prefix)
 
-    def matches(self, ticket: Ticket) -> Iterator[Match]:
-        """The replicas that hold some of the ticket's prompt, those that hold most of it first."""
-        return self._prefixes.matches(ticket.prefix)
+    def matches(self, ticket: Ticket, above: int) -> Iterator[list[Match]]:
+        """The replicas that hold more of the ticket's prompt, those that hold most of it first."""
+        return self._prefixes.matches(ticket.prefix, above)
 
     def _freest_of_the_able(self, ticket: Ticket) -> str | None:
         # Some replicas are too small for this ticket or of another kind. Rare, so a plain scan.

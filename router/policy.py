@@ -43,10 +43,11 @@ class Fleet(Protocol):
     def held(self, replica: str, ticket: Ticket) -> int:
         """How many blocks of the ticket's prompt the replica holds, or soon will; O(prefix)."""
 
-    def matches(self, ticket: Ticket) -> Iterator[Match]:
-        """Yield replicas that hold some of the ticket's prompt, those that hold most first.
+    def matches(self, ticket: Ticket, above: int) -> Iterator[list[Match]]:
+        """Yield replicas that hold more of the ticket's prompt than so many blocks.
 
-        Costs O(prefix + matches taken). Whether they take the ticket is another question.
+        Those that hold most come first; those that hold as much come together. Costs O(prefix +
+        matches taken). Whether they take the ticket is another question.
         """
 
 

@@ -1,15 +1,12 @@
 """PrefixAffinity: go where the prompt's beginning is held, unless that costs more than it saves."""
 
-from itertools import islice
 from typing import Final
 
 from router.policy import Fleet
 from router.ticket import Ticket
 
-SLACK: Final = 0.25
-LAG_PER_BLOCK_SAVED: Final = 1.0
-
-_LOOKS: Final = 32  # holders that one choice considers at most
+SLACK: Final = 0.5
+LAG_PER_BLOCK_SAVED: Final = 3.0
 
 
 class PrefixAffinity:
@@ -55,15 +52,16 @@ class PrefixAffinity:
             return freest
         held, level = fleet.held(freest, ticket), fleet.level(freest, ticket)
         room, most_lag = fleet.free_if_shared(freest), self._slack * fleet.total_blocks(freest)
-        chosen, longest, least_lag = freest, held, 0
-        for match in islice(fleet.matches(ticket), _LOOKS):
-            if match.blocks <= held or match.blocks < longest:
-                break
-            if fleet.level(match.replica, ticket) != level:
-                continue
-            lag = room - fleet.free_if_shared(match.replica) - match.blocks * match.in_use
-            if lag > min(most_lag, self._worth * (match.blocks - held)):
-                continue
-            if longest == held or lag < least_lag:
-                chosen, longest, least_lag = match.replica, match.blocks, lag
-        return chosen
+        for matches in fleet.matches(ticket, above=held):
+            # All of them hold as much.
+            least = min(most_lag, self._worth * (matches[0].blocks - held))
+            chosen = None
+            for match in matches:
+                lag = room - fleet.free_if_shared(match.replica) - match.in_use
+                if fleet.level(match.replica, ticket) == level and (
+                    lag < least or (lag == least and chosen is None)
+                ):
+                    chosen, least = match.replica, lag
+            if chosen is not None:
+                return chosen
+        return freest

@@ -1,5 +1,6 @@
 """PrefixIndex: which replicas hold which beginnings of prompts, or soon will."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
@@ -12,7 +13,11 @@ MOST_PAIRS: Final = 2_000_000
 """Pairs of a replica and a hash that are remembered; see the documentation for their size."""
 
 _BATCH: Final = 1024  # pairs that are forgotten together
-_STEPS: Final = 256  # holders that one look-up passes at most
+_LOOKS: Final = 32  # holders that one look-up passes at most
+
+# Of a ticket's hashes, those by which it is known what is in use: one that is in use says so of
+# all before it, and counting each would cost more than all the rest of a placement.
+_COUNTED: Final = slice(3, None, 4)
 
 # One holder is by far the most common, and a dict of one takes several times the memory.
 _Holders: TypeAlias = str | dict[str, None]
@@ -24,13 +29,27 @@ class Match(NamedTuple):
     Attributes:
         replica: its name.
         blocks: how many blocks of the prompt it holds, as far as is known.
-        in_use: a request that is placed there has the same beginning, so that these blocks are
-            not among the free ones.
+        in_use: how many of these, at least, a request that is placed there holds as well, so that
+            they are not among the free ones.
     """
 
     replica: str
     blocks: int
-    in_use: bool
+    in_use: int
+
+
+class Expectation(NamedTuple):
+    """What a ticket that is placed will make its replica hold.
+
+    Attributes:
+        replica: where it is.
+        new: hashes that the replica had not reported, from the first of them on.
+        counted: hashes by which it is known what is in use there.
+    """
+
+    replica: str
+    new: tuple[int, ...]
+    counted: tuple[int, ...]
 
 
 class Fate(StrEnum):
@@ -53,10 +72,11 @@ class PrefixIndex:
 
     Invariants: a replica is in the holders of a hash if and only if the hash is in its table;
     there is no empty set of holders; ``_pairs`` is the number of entries in all tables. An entry is
-    twice the number of tickets that expect it, plus one if the replica has reported it.
+    twice the number of tickets that expect it, and were placed when it had not been reported, plus
+    one if the replica has reported it.
     """
 
-    __slots__ = ("_expected", "_holders", "_most", "_pairs", "_tables")
+    __slots__ = ("_expected", "_holders", "_most", "_pairs", "_tables", "_uses")
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
         """Start empty.
@@ -68,7 +88,8 @@ class PrefixIndex:
         self._pairs = 0
         self._tables: dict[str, dict[int, int]] = {}
         self._holders: dict[int, _Holders] = {}
-        self._expected: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._expected: dict[str, Expectation] = {}
+        self._uses: dict[str, dict[int, int]] = {}  # replica -> hash -> tickets that count it
 
     def __len__(self) -> int:
         return self._pairs
@@ -85,6 +106,7 @@ class PrefixIndex:
     def drop(self, replica: str) -> None:
         """Forget a replica; its tickets are settled, or will be, as ever."""
         table = self._tables.pop(replica, {})
+        self._uses.pop(replica, None)
         self._pairs -= len(table)
         for key in table:
             self._unlist(key, replica)
@@ -98,20 +120,23 @@ class PrefixIndex:
             prefix: as in `router.ticket.Ticket`.
 
         Returns:
-            What this means for the ticket, and how many of its blocks tickets that went there
-            before have too.
+            What this means for the ticket, and how many of its blocks, at least, tickets that went
+            there before have too.
         """
-        fate, shared = self._fate(replica, prefix), 0
+        fate, shared = self._fate(replica, prefix), self._in_use(replica, prefix, len(prefix))
         table = self._tables.setdefault(replica, {})
-        for at, key in enumerate(prefix):
+        # What was reported is a beginning, or nearly so: expecting a little more does no harm.
+        new = prefix[bisect_left(prefix, True, key=lambda key: not table.get(key, 0) & 1) :]
+        for key in new:
             state = table.get(key)
             if state is None:
                 self._list(key, replica)
                 state = 0
-            elif state > 1:
-                shared = DEPTHS[at]
             table[key] = state + 2
-        self._expected[ticket] = (replica, prefix)
+        uses, counted = self._uses.setdefault(replica, {}), prefix[_COUNTED]
+        for key in counted:
+            uses[key] = uses.get(key, 0) + 1
+        self._expected[ticket] = Expectation(replica, new, counted)
         self._shrink()
         return fate, shared
 
@@ -120,44 +145,62 @@ class PrefixIndex:
         expected = self._expected.pop(ticket, None)
         if expected is None:
             return
-        replica, prefix = expected
-        table = self._tables.get(replica, {})
-        for key in prefix:
+        replica = expected.replica
+        table, uses = self._tables.get(replica, {}), self._uses.get(replica, {})
+        for key in expected.new:
             state = table.get(key, 0)
             if state > 2:
                 table[key] = state - 2
             elif state == 2:
                 self._forget(table, key, replica)
+        for key in expected.counted:
+            count = uses.pop(key, 0) - 1
+            if count > 0:
+                uses[key] = count
 
     def held(self, replica: str, prefix: tuple[int, ...]) -> int:
-        """How many blocks of a prompt the replica holds; O(prefix)."""
-        table = self._tables.get(replica)
-        if table:
-            for at in range(len(prefix) - 1, -1, -1):
-                if prefix[at] in table:
-                    return DEPTHS[at]
-        return 0
+        """How many blocks of a prompt the replica holds; O(log prefix).
 
-    def matches(self, prefix: tuple[int, ...]) -> Iterator[Match]:
+        By bisection, since who holds a block holds those before it. What was forgotten of them
+        can make it less than it is.
+        """
+        table = self._tables.get(replica)
+        if not table:
+            return 0
+        many = bisect_left(prefix, True, key=lambda key: key not in table)
+        return DEPTHS[many - 1] if many else 0
+
+    def matches(self, prefix: tuple[int, ...], above: int) -> Iterator[list[Match]]:
         """Yield the replicas that hold some of a prompt, those that hold most of it first.
 
-        Each comes once. It costs O(prefix + matches that are taken), whatever else is known; the
-        matches end when many holders were passed. Nothing may be changed meanwhile.
+        Each comes once, with those that hold as much. It costs O(prefix + matches), whatever else
+        is known; the matches end when many holders were passed. Nothing may be changed meanwhile.
+
+        Args:
+            prefix: as in `router.ticket.Ticket`.
+            above: only those are of interest that hold more blocks than that.
         """
         seen: set[str] = set()
-        steps = 0
         for at in range(len(prefix) - 1, -1, -1):
-            key = prefix[at]
-            holders = self._holders.get(key)
+            if DEPTHS[at] <= above or len(seen) >= _LOOKS:
+                return
+            holders = self._holders.get(prefix[at])
             if holders is None:
                 continue
-            for replica in (holders,) if isinstance(holders, str) else holders:
-                steps += 1
-                if steps > _STEPS:
-                    return
-                if replica not in seen:
-                    seen.add(replica)
-                    yield Match(replica, DEPTHS[at], self._tables[replica][key] > 1)
+            some = (holders,) if isinstance(holders, str) else islice(holders, _LOOKS)
+            if more := [replica for replica in some if replica not in seen]:
+                seen.update(more)
+                yield [Match(one, DEPTHS[at], self._in_use(one, prefix, at + 1)) for one in more]
+
+    def _in_use(self, replica: str, prefix: tuple[int, ...], many: int) -> int:
+        """How many of the blocks that the first ``many`` hashes stand for are in use there."""
+        uses = self._uses.get(replica)
+        if uses:
+            start, step = _COUNTED.start, _COUNTED.step
+            for at in range(start + (many - 1 - start) // step * step, -1, -step):
+                if prefix[at] in uses:
+                    return DEPTHS[at]
+        return 0
 
     def _fate(self, replica: str, prefix: tuple[int, ...]) -> Fate:
         for at in range(len(prefix) - 1, -1, -1):

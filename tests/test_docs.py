@@ -337,7 +337,7 @@ def test_python_compiles(path: Path) -> None:
 
 def test_the_examples_of_scheduling_run() -> None:
     blocks = python_blocks(SCHEDULING)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "docs/scheduling.md", "exec"), names)

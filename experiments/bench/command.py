@@ -9,6 +9,7 @@ from experiments.bench import (
     gap_speed,
     http_speed,
     machine_speed,
+    placement_load,
     prefix_speed,
     router_speed,
     scheduler_speed,
@@ -16,7 +17,7 @@ from experiments.bench import (
 )
 from experiments.bench.table import Row, as_markdown
 
-PARTS = ("scheduler", "router", "machine", "engine", "gap", "prefix", "swap", "http")
+PARTS = ("scheduler", "router", "placement", "machine", "engine", "gap", "prefix", "swap", "http")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +36,8 @@ def _measure(args: argparse.Namespace) -> Iterator[Row]:
         yield from scheduler_speed.measure((64, 256))
     if "router" in args.only:
         yield from router_speed.measure((2, 100, 1000), 20_000)
+    if "placement" in args.only:
+        yield from placement_load.measure()
     if "machine" in args.only:
         yield from machine_speed.measure(args.model, args.dtypes, args.threads)
     if "engine" in args.only:

@@ -155,3 +155,9 @@ def test_tiers_are_named_priorities_within_the_bound() -> None:
     for wrong in ("gold", "[]", {"auto": 1}, {"default": 0}, {"gold": 1.5}, {"gold": "1"}):
         with pytest.raises(ConfigError, match="service_tiers"):
             ServeConfig.of({"service_tiers": wrong})
+
+
+def test_affinity_needs_what_it_goes_by() -> None:
+    with pytest.raises(ConfigError, match="placement must not be prefix_affinity while prefix_ca"):
+        ServeConfig.of({"placement": "prefix_affinity", "prefix_cache": False})
+    ServeConfig.of({"placement": "prefix_affinity"})

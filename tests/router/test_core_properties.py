@@ -38,23 +38,24 @@ class RouterMachine(Cluster):
             name = account.figures.replica
             held, in_use = self.held(name, ticket)
             more = held - self.held(freest, ticket)[0]
-            lag = ledger.free_if_shared(freest) - ledger.free_if_shared(name) - held * in_use
+            lag = ledger.free_if_shared(freest) - ledger.free_if_shared(name) - in_use
             slack = 0.5 * ledger.total_blocks(freest)
             if more > 0 and ledger.level(name, ticket) == level and lag <= min(slack, more):
                 saved[name] = (more, -lag)
         best = max(saved.values(), default=None)
         return {name for name, one in saved.items() if one == best} or {freest}
 
-    def held(self, name: str, ticket: Ticket) -> tuple[int, bool]:
-        """Blocks of its prompt there, and whether another ticket there has them too."""
+    def held(self, name: str, ticket: Ticket) -> tuple[int, int]:
+        """Blocks of its prompt there, and how many of them tickets there are known to use."""
         table = self.core._ledger._prefixes._tables.get(name, {})
         held = [depth for depth, key in enumerate(ticket.prefix, start=1) if key in table]
-        if not held:
-            return 0, False
-        last = ticket.prefix[held[-1] - 1]
         account = self.core._ledger._accounts[name]
         grants = (*account.charged.values(), *account.admitted.values())
-        return held[-1], any(last in one.entry.ticket.prefix for one in grants if one.entry)
+        used = {key for one in grants if one.entry for key in one.entry.ticket.prefix[3::4]}
+        upto = max(held, default=0)
+        return upto, max(
+            (d for d in range(4, upto + 1, 4) if ticket.prefix[d - 1] in used), default=0
+        )
 
     def settle(self, decisions: list[Decision]) -> None:
         for decision in decisions:
@@ -196,7 +197,11 @@ class RouterMachine(Cluster):
             for key, grant in (*account.charged.items(), *account.admitted.items())
             if grant.entry is not None and grant.entry.ticket.prefix
         }
-        assert ledger._prefixes._expected == grants
+        expected = ledger._prefixes._expected.items()
+        assert {key: one.replica for key, one in expected} == {
+            k: name for k, (name, _) in grants.items()
+        }
+        assert all(one.counted == grants[key][1][3::4] for key, one in expected)
         assert_consistent(ledger._prefixes)
 
     @invariant()
