@@ -74,6 +74,7 @@ def engine_config(config: ServeConfig) -> "EngineConfig":
         prefill_chunk=config.prefill_chunk,
         target_tpot_ms=config.target_tpot_ms,
         prefix_cache=config.prefix_cache,
+        overlap=config.overlap,
         threads=config.threads_per_replica,
         kernels=config.kernels,
         allow_variance=config.allow_variance,

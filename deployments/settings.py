@@ -116,6 +116,11 @@ class EngineSettings(_Settings):
         ge=1,
         description="Blocks of a replica's KV cache. Default: as many as its memory holds.",
     )
+    overlap: bool = Field(
+        default=False,
+        description="Plan the next step, and make the text of the last one, while the model "
+        "runs on a thread of its own. Answers are the same.",
+    )
     swap_gib: float = Field(
         default=0.0,
         ge=0,

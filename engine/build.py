@@ -60,6 +60,7 @@ class EngineConfig:
         target_tpot_ms: milliseconds that a token of a running request should take while
             prompts are computed, which are cut shorter for it; None cuts all alike.
         prefix_cache: find again what other requests have computed of the same beginning.
+        overlap: plan the next step and make the last one's text while the model runs.
         threads: CPU threads of the model; None leaves torch's choice.
         kernels: ``native`` are this package's own in C++ for CPUs, ``triton`` those for GPUs,
             ``torch`` torch's; ``auto`` takes its own where they can be used.
@@ -85,6 +86,7 @@ class EngineConfig:
     prefill_chunk: int | None = 512
     target_tpot_ms: float | None = None
     prefix_cache: bool = True
+    overlap: bool = False
     threads: int | None = None
     kernels: str = "auto"
     allow_variance: bool = False
@@ -184,6 +186,7 @@ def build_engine(
         guides=guides,
         times=times,
         host=host,
+        overlap=config.overlap,
     )
     return engine, EngineInfo(
         info,

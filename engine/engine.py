@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from engine.batch_builder import BatchBuilder
 from engine.failures import Failures
@@ -38,6 +39,7 @@ from engine.submission import (
     Submission,
 )
 from engine.text import TokenBytes
+from engine.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class Engine:
         guides: Guides | None = None,
         times: StepTimes | None = None,
         host: HostBlocks | None = None,
+        overlap: bool = False,
     ) -> None:
         """Wire the parts; nothing runs before :meth:`start` or :meth:`step`.
 
@@ -75,6 +78,8 @@ class Engine:
             guides: for requests that bring a grammar, which are refused if None.
             times: is told what every step cost, for whoever decides by it.
             host: makes the copies that the scheduler orders, if it swaps.
+            overlap: plan the next step, and make the last one's text, while the model runs
+                on a thread of its own.
         """
         self._scheduler = scheduler
         limits = scheduler.config
@@ -97,6 +102,9 @@ class Engine:
         self._stopping = False
         self._failure: BaseException | None = None
         self._failures = Failures()
+        self._worker: Worker[StepResult] | None = Worker("model") if overlap else None
+        self._flight: Flight | None = None
+        self._landed: Landed | None = None
         self._steps = 0
         self._stepping = False
         self._moved_at = monotonic()
@@ -238,44 +246,73 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while True:
-                with self._changed:
-                    while not self._stopping and not self._scheduler.has_unfinished():
-                        self._changed.wait()
-                    if self._stopping:
-                        return
+            while self._wait_for_work():
                 self._failures.note(self.step())
+            if self._worker is not None and self._flight is not None:
+                self._arrive(self._flight, self._worker)
+                self._tell()
         except BaseException as error:
             logger.exception("the step loop ended")
             self._fail(error)
 
+    def _wait_for_work(self) -> bool:
+        """Return when there is a step to make; False if there shall be none any more."""
+        with self._changed:
+            while not (self._stopping or self._flight or self._scheduler.has_unfinished()):
+                self._changed.wait()
+            return not self._stopping
+
     def step(self) -> StepResult:
-        """Make one step and report it. Not to be called while the loop's thread runs."""
-        flight = self._take_off()
-        if flight is None:  # everything was aborted or over before this step could plan it
+        """Make one step and report it. Not to be called while the loop's thread runs.
+
+        With overlap, the next step is under way when this returns, and what this one did is
+        reported in the course of that. Who has nothing more to wait for has been told all.
+        """
+        flight = self._flight or self._take_off(self._scheduler.schedule)
+        if flight is None:  # all was aborted or over before this step could plan it
             return StepResult({}, {})
-        result = self._compute(flight)
-        self._deliver(self._land(flight, result))
+        if self._worker is None:
+            result = self._compute(flight)
+            self._landed = self._land(flight, result)
+        else:
+            result = self._arrive(flight, self._worker)
+            if not self._stopping:
+                self._flight = self._take_off(self._scheduler.resume)
+        if self._flight is None:
+            self._tell()
+        return result
+
+    def _arrive(self, flight: Flight, worker: Worker[StepResult]) -> StepResult:
+        """Do what need not wait for the tokens of the step in flight, then take them."""
+        self._flight = flight
+        self._tell()
+        with self._changed:
+            self._scheduler.schedule_ahead()
+        result = worker.result()
+        self._flight = None
+        self._landed = self._land(flight, result)
         return result
 
     def _compute(self, flight: Flight) -> StepResult:
         """Run the model; what is swapped has to be in its place before, in order of the steps."""
         if self._host is not None:
             self._host.make(flight.copies)
-        return self._executor.run(flight.batch, flight.ids, flight.ending, flight.rows())
+        return flight.run(self._executor)
 
-    def _take_off(self) -> Flight | None:
-        """Plan a step and take from the scheduler what it needs; None if it has no rows."""
+    def _take_off(self, plan: Callable[[], ScheduleOutput]) -> Flight | None:
+        """Take from the scheduler what the step of a plan needs; None if it has no rows."""
         with self._changed:
             expired = self._expire()
-            flight = self._flight(self._scheduler.schedule())
+            flight = self._prepare(plan())
             self._stepping = flight is not None
             stats = self._scheduler.stats()
+        if flight is not None and self._worker is not None:
+            self._worker.start(partial(self._compute, flight))
         if expired:
             self._on_step(StepReport(tuple(expired), stats))
         return flight
 
-    def _flight(self, plan: ScheduleOutput) -> Flight | None:
+    def _prepare(self, plan: ScheduleOutput) -> Flight | None:
         if not (plan.prefill or plan.decode):
             return None
         tops = prompt_tops(self._live[chunk.id] for chunk in plan.prefill)
@@ -325,8 +362,11 @@ class Engine:
             self._moved(flight.plan)
         return landed
 
-    def _deliver(self, landed: Landed) -> None:
-        """Make text of a step's tokens and report them."""
+    def _tell(self) -> None:
+        """Make text of the last step's tokens and report them, unless that has been done."""
+        landed, self._landed = self._landed, None
+        if landed is None:
+            return
         landed.tell()
         known = self._live
         with self._changed:
@@ -346,6 +386,10 @@ class Engine:
         return live
 
     def _fail(self, error: BaseException) -> None:
+        try:
+            self._tell()
+        except Exception:
+            logger.exception("the last step's tokens cannot be told")
         with self._changed:
             self._failure = error
             deltas = []

@@ -7,9 +7,8 @@ from typing import Self
 
 from engine.batch import Batch
 from engine.live import Live
-from engine.logits import SampleRow
 from engine.plan import ScheduleOutput
-from engine.step import StepResult, reason_of
+from engine.step import StepExecutor, StepResult, reason_of
 from engine.submission import Delta
 from engine.swap import Copy
 
@@ -52,9 +51,10 @@ class Flight:
         """Those of which no step has computed anything so far."""
         return [live for live in (*self.chunked, *self.lives) if not live.started]
 
-    def rows(self) -> list[SampleRow]:
-        """[wanted] how each token is chosen."""
-        return [live.row for live in self.lives]
+    def run(self, executor: StepExecutor) -> StepResult:
+        """Compute it."""
+        rows = [live.row for live in self.lives]
+        return executor.run(self.batch, self.ids, self.ending, rows)
 
     def take(self, result: StepResult) -> set[int]:
         """Give each request its token; return whom it ends.

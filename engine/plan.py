@@ -44,6 +44,8 @@ class RequestState:
         end: n at which it has enough.
         priority: as it was given; its weight is in the rank.
         computed: c.
+        flying: tokens up to c that the step in flight computes, in a plan made ahead.
+        awaits: that step gives it a token, which counts for n and is not known: 0 or 1.
         reach: n up to which it can go on decoding as it is: its table has room, and it has
             not enough.
         high: the largest c it ever lost; what is computed below it is computed again.
@@ -63,6 +65,8 @@ class RequestState:
     end: int
     priority: int = 0
     computed: int = 0
+    flying: int = 0
+    awaits: int = 0
     reach: int = 0
     high: int = 0
     seated: bool = False
@@ -82,6 +86,7 @@ class Plan:
     Attributes:
         budget: tokens that may still be added; below 0 after a prompt that runs alone.
         prefill, decode, preempted: as in ScheduleOutput.
+        open: all who run move, so that others may come.
         chunk_rows: for each chunk its request and the position it computes up to.
         decode_rows: for each decode its request.
     """
@@ -90,6 +95,7 @@ class Plan:
     prefill: list[Chunk] = field(default_factory=list)
     decode: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
+    open: bool = False
     chunk_rows: list[tuple[RequestState, int]] = field(default_factory=list)
     decode_rows: list[RequestState] = field(default_factory=list)
 
@@ -121,6 +127,7 @@ class Plan:
             prefill=[chunk for chunk, _ in chunks],
             decode=[state.id for state in decode_rows],
             preempted=list(self.preempted),
+            open=self.open,
             chunk_rows=[row for _, row in chunks],
             decode_rows=decode_rows,
         )

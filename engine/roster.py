@@ -184,4 +184,5 @@ class Roster:
     def _unseat(self, state: RequestState) -> None:
         del self.running[bisect_left(self.running, state.rank, key=_by_rank)]
         state.seated = False
-        self._blocks.release(state.id, state.tokens[: state.computed])
+        # What a step in flight computes does not exist yet, and never will if it fails.
+        self._blocks.release(state.id, state.tokens[: state.computed - state.flying])

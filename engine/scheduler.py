@@ -99,6 +99,7 @@ class Scheduler:
         self.swap = swap
         self._roster = Roster(blocks, swap)
         self._plan = Plan(0)
+        self._flying: Plan | None = None
         self._next_id = 0
         self._recomputed = 0
 
@@ -152,22 +153,51 @@ class Scheduler:
             At most max_batch_tokens tokens (or one longer whole prompt) of at most
             max_seqs requests.
         """
+        if self._flying is not None:
+            raise RuntimeError("the results of the step in flight are still to come")
         self._steps += 1
-        plan = Plan(self.config.max_batch_tokens)
-        prefilling = self._plan_decodes(plan)
-        if self._pace is not None:
-            plan.budget = min(plan.budget, self._pace.step_budget(len(plan.decode)))
-        if self._plan_prefills(plan, prefilling):
-            plan = self._plan_admissions(plan)
-        self._plan = plan
-        return ScheduleOutput(plan.prefill, plan.decode, plan.preempted)
+        return self._decided(self._next_plan(ahead=False))
+
+    def schedule_ahead(self) -> None:
+        """Plan the step after the one in flight, as if each of its rows gave a token and went on.
+
+        In flight is the last step that was planned. Once its results have been taken,
+        :meth:`resume` tells what has become of this plan. Nobody is preempted in it: who
+        has to go is decided when it is known who has ended. A second call changes nothing.
+        """
+        if self._flying is not None:
+            return
+        self._flying = flying = self._plan
+        for state, end in flying.chunk_rows:
+            if not state.gone:
+                self._compute(state, end)
+                state.awaits = int(end == len(state.tokens))
+        for state in flying.decode_rows:
+            state.flying = state.awaits = 1
+            state.computed += 1
+        self._steps += 1
+        self._plan = self._next_plan(ahead=True)
+
+    def resume(self) -> ScheduleOutput:
+        """Return the plan that was made ahead, less those who have ended since.
+
+        Who has come since, or can start now, is in it as well.
+        """
+        plan = self._plan
+        if not plan.open:  # who is left out of it may find room by now
+            return self._decided(self._next_plan(ahead=False))
+        rows = [*[state for state, _ in plan.chunk_rows], *plan.decode_rows]
+        if gone := [state for state in rows if state.gone]:
+            plan = plan.without(gone)
+        return self._decided(self._plan_admissions(plan))
 
     def on_step(self, outputs: Iterable[StepOutput]) -> list[Token | Finished]:
         """Take the results of the last plan.
 
         Outputs for requests that the plan does not sample from, or that were aborted
         since, are ignored. A row that should have an output and has none stays as it
-        was and is planned again.
+        was and is planned again; if the next step has been planned ahead, it must have
+        been aborted.
 
         Returns:
             In row order a Token for each output, followed by Finished where it ended.
@@ -270,8 +300,25 @@ class Scheduler:
 
     # ---- the three phases -----------------------------------------------------------
 
-    def _plan_decodes(self, plan: Plan) -> list[RequestState]:
+    def _next_plan(self, ahead: bool) -> Plan:
+        plan = Plan(self.config.max_batch_tokens)
+        prefilling = self._plan_decodes(plan, ahead)
+        if self._pace is not None:
+            plan.budget = min(plan.budget, self._pace.step_budget(len(plan.decode)))
+        moved = self._plan_prefills(plan, prefilling)
+        plan.open = plan.open and moved
+        return self._plan_admissions(plan, ahead) if moved else plan
+
+    def _decided(self, plan: Plan) -> ScheduleOutput:
+        self._plan = plan
+        return ScheduleOutput(plan.prefill, plan.decode, plan.preempted)
+
+    def _plan_decodes(self, plan: Plan, ahead: bool) -> list[RequestState]:
         """Phase 1: every decode that budget and memory allow, highest rank first.
+
+        Args:
+            plan: gets them.
+            ahead: nobody is preempted; a plan that lacks memory for somebody is not open.
 
         Returns:
             The prefills in progress that it passed, in rank order. It passes all of
@@ -279,26 +326,34 @@ class Scheduler:
         """
         running, budget = self._roster.running, plan.budget
         prefilling: list[RequestState] = []
-        place = 0
+        place, lacking = 0, False
         # A victim is always the tail, so nothing before ``place`` moves.
         while place < len(running) and len(plan.decode) < budget:
             state = running[place]
             place += 1
-            total = len(state.tokens)
+            total = len(state.tokens) + state.awaits
             if total - state.computed > 1:
                 prefilling.append(state)
-            elif total <= state.reach or self._make_room(state, total, plan):
+            elif total <= state.reach or (
+                # One that has enough is only seen here when the step in flight ends it.
+                total < state.end and self._make_room(state, total, plan, ahead)
+            ):
                 plan.decode.append(state.id)
                 plan.decode_rows.append(state)
+            else:
+                lacking = lacking or total < state.end
+        plan.open = place == len(running) and not lacking
         plan.budget -= len(plan.decode)
         return prefilling
 
-    def _make_room(self, state: RequestState, total: int, plan: Plan) -> bool:
+    def _make_room(self, state: RequestState, total: int, plan: Plan, ahead: bool) -> bool:
         """Grow a decode's table, preempting from the tail; False if it was itself the tail."""
         while True:
             try:
                 self.blocks.append_slot(state.id, total)
             except NoCapacity:
+                if ahead:
+                    return False
                 victim = self._roster.running[-1]
                 self._roster.preempt(victim)
                 plan.preempted.append(victim.id)
@@ -321,10 +376,11 @@ class Scheduler:
             plan.add_chunk(state, length)
         return True
 
-    def _plan_admissions(self, plan: Plan) -> Plan:
+    def _plan_admissions(self, plan: Plan, ahead: bool = False) -> Plan:
         """Phase 3: seats for those who wait, in rank order, up to the first that does not fit.
 
-        Smaller ones may fill what it leaves, if the config lets them.
+        Smaller ones may fill what it leaves, if the config lets them. Ahead, nobody makes
+        way and no gap is filled: more room may be there before the plan is carried out.
 
         Returns:
             The plan, or a new one if requests that it would have computed made way.
@@ -342,6 +398,8 @@ class Scheduler:
                 if length == 0:
                     return plan
                 plan.add_chunk(state, length)
+            elif ahead:
+                return plan
             elif (lighter := self._make_way(state, plan, found)) is not None:
                 plan = lighter
             else:
@@ -427,16 +485,20 @@ class Scheduler:
         self, tokens: Mapping[int, int], stops: Collection[int]
     ) -> tuple[list[RequestState], dict[int, FinishReason]]:
         """Take results; return who grew, in row order, and who of them ended."""
-        plan, self._plan = self._plan, Plan(0)
+        ahead = self._flying is not None
+        plan, self._flying = self._flying or self._plan, None
+        if not ahead:
+            self._plan = Plan(0)
         sampled: list[RequestState] = []
         for state, end in plan.chunk_rows:
             if state.gone:
                 continue
             last = end == len(state.tokens)
-            if last and state.id not in tokens:
-                continue
-            self._recomputed += max(0, min(end, state.high) - state.computed)
-            state.computed = end
+            if not ahead:
+                if last and state.id not in tokens:
+                    continue
+                self._compute(state, end)
+            state.flying = 0
             self._roster.computed(state)
             if last:
                 sampled.append(state)
@@ -445,13 +507,24 @@ class Scheduler:
         ended: dict[int, FinishReason] = {}
         for state in sampled:
             id = state.id
-            if state.gone or (token := tokens.get(id)) is None:
+            if state.gone:
+                continue
+            if (token := tokens.get(id)) is None:
+                if ahead:
+                    raise ValueError(f"request {id} has neither a token nor been aborted")
                 continue
             so_far = state.tokens
             state.computed = total = len(so_far)
+            state.flying = state.awaits = 0
             so_far.append(token)
             grown.append(state)
             if id in stops or total + 1 >= state.end:
                 ended[id] = FinishReason.STOP if id in stops else FinishReason.LENGTH
                 self._roster.leave(id)
         return grown, ended
+
+    def _compute(self, state: RequestState, end: int) -> None:
+        """Count a chunk up to ``end`` as computed, or in flight."""
+        self._recomputed += max(0, min(end, state.high) - state.computed)
+        state.flying = end - state.computed
+        state.computed = end

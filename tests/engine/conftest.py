@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engine.rig import Bench
+
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 # Read when a kernel is defined, so it is set before anything imports one.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -24,3 +26,11 @@ def matrix_units() -> Iterator[None]:
 
     with matrix_units():
         yield
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "overlap"])
+def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both of the engine's loops, for every Bench that a test makes."""
+    overlap: bool = request.param
+    monkeypatch.setattr(Bench, "overlap", overlap)
+    return overlap

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -77,7 +78,13 @@ class Inbox:
 
 
 class Bench:
-    """An engine over a tiny model, its inbox and its scheduler."""
+    """An engine over a tiny model, its inbox and its scheduler.
+
+    Attributes:
+        overlap: which loop they all have; see the fixture ``each_loop``.
+    """
+
+    overlap: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -125,6 +132,7 @@ class Bench:
             guides,
             times,
             HostBlocks(self.runner.pool, slots) if slots else None,
+            self.overlap,
         )
 
     def submit(

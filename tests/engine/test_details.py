@@ -14,6 +14,8 @@ from engine.submission import Detail, Submission
 from tests.engine.rig import Bench
 from tests.engine.tiny import VOCAB
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 PROMPT = (5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
 ASKS = SamplingParams(
     max_tokens=8,

@@ -16,6 +16,8 @@ from engine.submission import DuplicateKey, EngineFailed, Submission
 from tests.engine.rig import TIMEOUT, Bench
 from tests.engine.tiny import VOCAB
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:

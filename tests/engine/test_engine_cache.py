@@ -8,6 +8,8 @@ from engine.runner import Batch
 from engine.submission import Submission
 from tests.engine.rig import Bench
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 PROMPT = tuple(range(5, 18))  # three full blocks of 4, and a token
 
 

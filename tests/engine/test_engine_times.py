@@ -1,7 +1,11 @@
 """What the engine says of its steps' times is what those who wait for tokens saw of them."""
 
+import pytest
+
 from engine.step_times import StepTimes
 from tests.engine.rig import Bench
+
+pytestmark = pytest.mark.usefixtures("each_loop")
 
 
 class Heard(StepTimes):

@@ -12,6 +12,8 @@ from tests.engine.rig import EOS, Bench
 from tests.engine.scripted_guides import ScriptedGuides
 from tests.engine.tiny import VOCAB
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 GRAMMAR = "30|31 40|41|42 50 60|61|62|63 70|71 80"
 
 

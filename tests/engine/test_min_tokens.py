@@ -10,6 +10,8 @@ from tests.engine.rig import EOS, Bench
 from tests.engine.scripted_guides import ScriptedGuides
 from tests.engine.tiny import VOCAB
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 def answer(bench: Bench, key: str, **params: Any) -> tuple[list[int], str]:
     bench.submit(key, **{"max_tokens": 12, **params})

@@ -6,6 +6,8 @@ from engine.request import SamplingParams
 from engine.submission import EXPIRED, Delta, Submission
 from tests.engine.rig import TIMEOUT, Bench
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 PARAMS = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=4)
 
 

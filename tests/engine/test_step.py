@@ -14,6 +14,8 @@ from engine.logits import SampleRow
 from engine.submission import EngineFailed
 from tests.engine.rig import TIMEOUT, Bench
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
