@@ -113,7 +113,8 @@ def environment(folder: Path) -> dict[str, str]:
         folder: for sockets and files of this run alone, so that two can run side by side.
     """
     variables = serve_environment()
-    variables["RAY_SERVE_HAPROXY_NBTHREAD"] = str(min(4, os.cpu_count() or 1))
+    # One carries tens of thousands of tokens a second, and costs less for each the more wait.
+    variables["RAY_SERVE_HAPROXY_NBTHREAD"] = str(min(4, 1 + (os.cpu_count() or 1) // 8))
     haproxy = haproxy_binary()
     if haproxy is None:
         variables["RAY_SERVE_ENABLE_HA_PROXY"] = "0"
