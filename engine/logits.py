@@ -8,7 +8,6 @@ not allow.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,8 +15,7 @@ from torch import Tensor
 
 from engine.guides import Matcher
 from engine.request import SamplingParams
-
-_Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+from engine.token_counts import TokenCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +27,12 @@ class SampleRow:
         seed: any integer, of which the low 64 bits count.
         prompt: token ids of the prompt.
         generated: token ids produced so far, those produced elsewhere included; how many
-            there are is the position of the draw.
+            there are is the position of the draw. It may grow, and does nothing else.
         stop_tokens: tokens that end the request: not before it has ``params.min_tokens``.
         matcher: knows which tokens its grammar allows after ``generated``; None: all.
         bias: the tokens that have one, int64 [biased], and theirs, float32 [biased]; made
             once, since each step adds it.
+        seen, made: what occurs in prompt and answer, and in the answer, if it is penalised.
         ban: ``stop_tokens`` if there is a minimum, int64 [stops]; made once likewise.
     """
 
@@ -45,6 +44,8 @@ class SampleRow:
     matcher: Matcher | None = None
     bias: tuple[Tensor, Tensor] | None = field(init=False, repr=False, compare=False)
     ban: Tensor | None = field(init=False, repr=False, compare=False)
+    seen: TokenCounts | None = field(init=False, repr=False, compare=False)
+    made: TokenCounts | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         bias = ban = None
@@ -55,6 +56,10 @@ class SampleRow:
             ban = torch.tensor([*self.stop_tokens])
         object.__setattr__(self, "bias", bias)
         object.__setattr__(self, "ban", ban)
+        repeats = self.params.repetition_penalty != 1
+        counts = self.params.frequency_penalty != 0 or self.params.presence_penalty != 0
+        object.__setattr__(self, "seen", TokenCounts(self.prompt) if repeats else None)
+        object.__setattr__(self, "made", TokenCounts() if counts else None)
 
     @property
     def banned(self) -> Tensor | None:
@@ -66,9 +71,8 @@ class SampleRow:
         """Whether it changes its logits at all."""
         params = self.params
         return (
-            params.repetition_penalty != 1
-            or params.frequency_penalty != 0
-            or params.presence_penalty != 0
+            self.seen is not None
+            or self.made is not None
             or self.bias is not None
             or params.min_tokens > len(self.generated)
             or self.matcher is not None
@@ -119,13 +123,12 @@ def _penalise(values: Tensor, row: SampleRow) -> None:
         params.frequency_penalty,
         params.presence_penalty,
     )
-    if repetition != 1:
-        both = np.concatenate((_ids(row.prompt), _ids(row.generated)))
-        seen, _ = _counted(both, values)
+    if row.seen is not None:
+        seen, _ = _counted(row.seen, row, values)
         old = values[seen]
         values[seen] = torch.where(old > 0, old / repetition, old * repetition)
-    if frequency != 0 or presence != 0:
-        seen, counts = _counted(_ids(row.generated), values)
+    if row.made is not None:
+        seen, counts = _counted(row.made, row, values)
         values[seen] -= counts * frequency + presence
 
 
@@ -158,14 +161,9 @@ def _allowed(
     return allowed
 
 
-def _ids(tokens: Sequence[int]) -> _Ids:
-    # numpy reads a list several times as fast as torch does, and an array at once.
-    return np.asarray(tokens, dtype=np.int64)
-
-
-def _counted(ids: _Ids, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct ids, ascending, and how often each occurs: int64 [distinct] both."""
-    seen, counts = np.unique(ids, return_counts=True)
+def _counted(counted: TokenCounts, row: SampleRow, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct tokens up to now, and how often each occurs: int64 [distinct] both."""
+    seen, counts = counted.of(row.generated)
     return _sent(torch.from_numpy(seen), like), _sent(torch.from_numpy(counts), like)
 
 
