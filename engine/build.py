@@ -252,7 +252,7 @@ def _check(
     backend: Backend, shape: KVShape, config: EngineConfig, device: torch.device, vocab: int
 ) -> None:
     try:
-        check_same_bits(backend.runner, shape, device, vocab)
+        check_same_bits(backend.runner, shape, device, vocab, config.block_tokens)
     except Variance as variance:
         if not config.allow_variance:
             raise

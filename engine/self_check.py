@@ -18,7 +18,6 @@ COMPANY = (2, 3, 8, 33, 64)  # sizes of the batches that the probe row is put in
 _PROBE_LEN = QUERY_TILE + 7  # crosses a query tile, ends inside one
 _NEIGHBOUR_LEN = 19
 _SHORT_LEN = 12  # so short that its decode shares the neighbours' calls of the kernel
-_BLOCK_TOKENS = 16  # which slots hold a sequence changes no bit, so any size will do
 
 
 class Variance(RuntimeError):
@@ -47,11 +46,15 @@ class _Probe:
     """A probe sequence, and neighbours, in a small pool of their own."""
 
     def __init__(
-        self, make_runner: Callable[[KVPool], Runner], shape: KVShape, device: torch.device
+        self,
+        make_runner: Callable[[KVPool], Runner],
+        shape: KVShape,
+        device: torch.device,
+        block_tokens: int,
     ) -> None:
-        self._per_sequence = -(-(_PROBE_LEN + 1) // _BLOCK_TOKENS)
+        self._per_sequence = -(-(_PROBE_LEN + 1) // block_tokens)
         blocks = self._per_sequence * max(COMPANY)
-        self._runner = make_runner(KVPool(shape, blocks, _BLOCK_TOKENS, device))
+        self._runner = make_runner(KVPool(shape, blocks, block_tokens, device))
 
     def tokens(self, sequence: int, vocab: int) -> list[int]:
         """A fixed, arbitrary prompt, another for each sequence."""
@@ -73,7 +76,11 @@ class _Probe:
 
 
 def check_same_bits(
-    make_runner: Callable[[KVPool], Runner], shape: KVShape, device: torch.device, vocab: int
+    make_runner: Callable[[KVPool], Runner],
+    shape: KVShape,
+    device: torch.device,
+    vocab: int,
+    block_tokens: int = 16,
 ) -> None:
     """Compare a sequence alone and whole with the same one in chunks and in company.
 
@@ -82,11 +89,12 @@ def check_same_bits(
         shape: of the model's keys and values.
         device: where the model is.
         vocab: number of token ids.
+        block_tokens: of the pools that the model is to be run over.
 
     Raises:
         Variance: some way of computing it gives other bits.
     """
-    probe = _Probe(make_runner, shape, device)
+    probe = _Probe(make_runner, shape, device, block_tokens)
     own = probe.tokens(0, vocab)
     last = _PROBE_LEN - 1
     short = probe.last_logits([(0, 0, own[:_SHORT_LEN])])[0]

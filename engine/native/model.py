@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from engine.kv_pool import KVShape
 from engine.native.library import Draw, Library, NativeUnavailable, Shape
 
 # One way of computing a layer: norm, rotated attention, norm, gated MLP. They differ in
@@ -74,6 +75,8 @@ class NativeModel:
     Attributes:
         dtype: of the weights and of K and V.
         vocab: number of token ids.
+        shape: of K and V.
+        block_tokens: of the pools.
         positions: how many positions there are angles for.
         width: elements of a row of hidden states.
     """
@@ -90,6 +93,13 @@ class NativeModel:
         self._library = library
         self.dtype = model.dtype
         self.vocab = model.config.vocab_size
+        self.block_tokens = block_tokens
+        self.shape = KVShape(
+            model.config.num_hidden_layers,
+            model.config.num_key_value_heads,
+            _head_dim(model),
+            self.dtype,
+        )
         self.positions = model.config.max_position_embeddings
         self.width = model.config.hidden_size
         shape = _shape(model, block_tokens)

@@ -16,6 +16,16 @@ class NativeRunner:
     """Runs a :class:`NativeModel` over paged K and V."""
 
     def __init__(self, model: NativeModel, pool: KVPool) -> None:
+        """Run ``model`` over ``pool``.
+
+        Raises:
+            ValueError: the pool is of another shape than the model was made for.
+        """
+        if (pool.shape, pool.block_tokens) != (model.shape, model.block_tokens):
+            raise ValueError(
+                f"a pool of {pool.shape} in blocks of {pool.block_tokens} tokens; "
+                f"the model needs {model.shape} in blocks of {model.block_tokens}"
+            )
         self.pool = pool
         self._model = model
 

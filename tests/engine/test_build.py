@@ -220,6 +220,15 @@ def test_an_unknown_model_is_named(tmp_path: Path) -> None:
         build(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("block_tokens", [4, 32, 256])
+def test_blocks_of_any_size_pass_the_start_up_check(
+    tiny_model_dir: Path, block_tokens: int
+) -> None:
+    """The check's own pool had blocks of 16, and kernels made for others wrote beyond it."""
+    info = build(tiny_model_dir, block_tokens=block_tokens)
+    assert info.block_tokens == block_tokens
+
+
 def test_kernels_that_cannot_be_used_are_refused_or_replaced(
     tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

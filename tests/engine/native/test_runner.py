@@ -1,5 +1,6 @@
 """engine.native.runner: a row's bits follow from its tokens, whatever it is computed with."""
 
+import dataclasses
 import random
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from engine.batch import batch_of
+from engine.kv_pool import KVPool
 from engine.native.runner import NativeRunner
 from tests.engine.native.small import (
     BLOCKS,
@@ -134,3 +136,12 @@ def test_a_position_without_an_angle_is_an_error() -> None:
     assert BLOCKS * 48 > 512
     with pytest.raises(IndexError, match="from 0 to 511"):
         logits(one, [(0, 512, [1])])
+
+
+def test_a_pool_of_another_shape_is_refused() -> None:
+    """The kernels would write beyond it."""
+    model = native(random_model(KINDS["llama"]))._model
+    shape, cpu = model.shape, torch.device("cpu")
+    for wrong, block in ((shape, 32), (dataclasses.replace(shape, layers=1), 16)):
+        with pytest.raises(ValueError, match="the model needs"):
+            NativeRunner(model, KVPool(wrong, 4, block, cpu))
