@@ -20,13 +20,12 @@ Not thread-safe: whoever drives it serialises the calls.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 
 from engine.admission import sequence_limit
-from engine.blocks import BlockSpace, Found, NoCapacity, blocks_for
-from engine.gaps import WINDOW, choose_filler
+from engine.blocks import BlockSpace
 from engine.plan import Chunk, Plan, RequestState, ScheduleOutput
-from engine.prefill import PrefillPolicy, StepBudget, WholePrompt
+from engine.planner import Planner
+from engine.prefill import PrefillPolicy, WholePrompt
 from engine.rank import SchedPolicy, rank_of
 from engine.request import (
     AdmitError,
@@ -44,7 +43,6 @@ from engine.request import (
 from engine.roster import Roster
 from engine.scheduler_config import SchedulerConfig, SchedulerStats
 from engine.swap import Copy, SwapSpace
-from engine.victims import choose_victims
 
 __all__ = [
     "AdmitError",
@@ -90,14 +88,11 @@ class Scheduler:
         """
         self.config = config
         self.blocks = blocks
-        self._prefill_policy = WholePrompt() if prefill_policy is None else prefill_policy
-        # A policy may also limit what a step takes of all prompts together.
-        pace = self._prefill_policy
-        self._pace = pace if isinstance(pace, StepBudget) else None
         self._steps = 0
         self._clock = clock or (lambda: self._steps)
         self.swap = swap
         self._roster = Roster(blocks, swap)
+        self._planner = Planner(config, blocks, self._roster, prefill_policy or WholePrompt())
         self._plan = Plan(0)
         self._flying: Plan | None = None
         self._next_id = 0
@@ -156,7 +151,7 @@ class Scheduler:
         if self._flying is not None:
             raise RuntimeError("the results of the step in flight are still to come")
         self._steps += 1
-        return self._decided(self._next_plan(ahead=False))
+        return self._decided(self._planner.next())
 
     def schedule_ahead(self) -> None:
         """Plan the step after the one in flight, as if each of its rows gave a token and went on.
@@ -176,7 +171,7 @@ class Scheduler:
             state.flying = state.awaits = 1
             state.computed += 1
         self._steps += 1
-        self._plan = self._next_plan(ahead=True)
+        self._plan = self._planner.next(ahead=True)
 
     def resume(self) -> ScheduleOutput:
         """Return the plan that was made ahead, less those who have ended since.
@@ -185,11 +180,11 @@ class Scheduler:
         """
         plan = self._plan
         if not plan.open:  # who is left out of it may find room by now
-            return self._decided(self._next_plan(ahead=False))
+            return self._decided(self._planner.next())
         rows = [*[state for state, _ in plan.chunk_rows], *plan.decode_rows]
         if gone := [state for state in rows if state.gone]:
             plan = plan.without(gone)
-        return self._decided(self._plan_admissions(plan))
+        return self._decided(self._planner.admit(plan))
 
     def on_step(self, outputs: Iterable[StepOutput]) -> list[Token | Finished]:
         """Take the results of the last plan.
@@ -298,186 +293,9 @@ class Scheduler:
             restored_tokens=roster.restored_tokens,
         )
 
-    # ---- the three phases -----------------------------------------------------------
-
-    def _next_plan(self, ahead: bool) -> Plan:
-        plan = Plan(self.config.max_batch_tokens)
-        prefilling = self._plan_decodes(plan, ahead)
-        if self._pace is not None:
-            plan.budget = min(plan.budget, self._pace.step_budget(len(plan.decode)))
-        moved = self._plan_prefills(plan, prefilling)
-        plan.open = plan.open and moved
-        return self._plan_admissions(plan, ahead) if moved else plan
-
     def _decided(self, plan: Plan) -> ScheduleOutput:
         self._plan = plan
         return ScheduleOutput(plan.prefill, plan.decode, plan.preempted)
-
-    def _plan_decodes(self, plan: Plan, ahead: bool) -> list[RequestState]:
-        """Phase 1: every decode that budget and memory allow, highest rank first.
-
-        Args:
-            plan: gets them.
-            ahead: nobody is preempted; a plan that lacks memory for somebody is not open.
-
-        Returns:
-            The prefills in progress that it passed, in rank order. It passes all of
-            them unless the budget ran out.
-        """
-        running, budget = self._roster.running, plan.budget
-        prefilling: list[RequestState] = []
-        place, lacking = 0, False
-        # A victim is always the tail, so nothing before ``place`` moves.
-        while place < len(running) and len(plan.decode) < budget:
-            state = running[place]
-            place += 1
-            total = len(state.tokens) + state.awaits
-            if total - state.computed > 1:
-                prefilling.append(state)
-            elif total <= state.reach or (
-                # One that has enough is only seen here when the step in flight ends it.
-                total < state.end and self._make_room(state, total, plan, ahead)
-            ):
-                plan.decode.append(state.id)
-                plan.decode_rows.append(state)
-            else:
-                lacking = lacking or total < state.end
-        plan.open = place == len(running) and not lacking
-        plan.budget -= len(plan.decode)
-        return prefilling
-
-    def _make_room(self, state: RequestState, total: int, plan: Plan, ahead: bool) -> bool:
-        """Grow a decode's table, preempting from the tail; False if it was itself the tail."""
-        while True:
-            try:
-                self.blocks.append_slot(state.id, total)
-            except NoCapacity:
-                if ahead:
-                    return False
-                victim = self._roster.running[-1]
-                self._roster.preempt(victim)
-                plan.preempted.append(victim.id)
-                if victim is state:
-                    return False
-            else:
-                self._roster.measure(state, total)
-                return True
-
-    def _plan_prefills(self, plan: Plan, prefilling: list[RequestState]) -> bool:
-        """Phase 2: the next chunk of every prefill in progress, in rank order.
-
-        Returns:
-            Whether all of them moved; if not, nobody may be admitted past them.
-        """
-        for state in prefilling:
-            length = self._granted(state, plan, state.computed)
-            if length == 0:
-                return False
-            plan.add_chunk(state, length)
-        return True
-
-    def _plan_admissions(self, plan: Plan, ahead: bool = False) -> Plan:
-        """Phase 3: seats for those who wait, in rank order, up to the first that does not fit.
-
-        Smaller ones may fill what it leaves, if the config lets them. Ahead, nobody makes
-        way and no gap is filled: more room may be there before the plan is carried out.
-
-        Returns:
-            The plan, or a new one if requests that it would have computed made way.
-        """
-        while (state := self._roster.head()) is not None:
-            if self._closed(plan):
-                return plan
-            found = self._roster.look_up(state)
-            if found.coming:
-                # Cheaper than to compute it as well; and no newcomer may pass the head.
-                return plan
-            if self._admitted(state, plan, found):
-                # A policy that grants nothing now leaves a prefill in progress for the next step.
-                length = self._granted(state, plan, state.computed)
-                if length == 0:
-                    return plan
-                plan.add_chunk(state, length)
-            elif ahead:
-                return plan
-            elif (lighter := self._make_way(state, plan, found)) is not None:
-                plan = lighter
-            else:
-                self._fill_gaps(plan)
-                return plan
-        return plan
-
-    def _closed(self, plan: Plan) -> bool:
-        """Whether nobody can start in this step, whatever the newcomer is."""
-        full = len(self._roster.running) >= self.config.max_seqs or plan.budget <= 0
-        return full and self.config.admission_preemption == 0
-
-    def _admitted(self, state: RequestState, plan: Plan, found: Found) -> bool:
-        """Seat the head of the queue, if seats, budget and blocks allow."""
-        full = len(self._roster.running) >= self.config.max_seqs
-        if full or self._granted(state, plan, found.tokens) == 0:
-            return False
-        try:
-            self._roster.seat_head()
-        except NoCapacity:
-            return False
-        return True
-
-    def _make_way(self, newcomer: RequestState, plan: Plan, found: Found) -> Plan | None:
-        """Preempt the tail for the head of the queue, if that lets it start in this step.
-
-        By now all who rank higher have what they need of this step, so what a newcomer
-        would find is known exactly. Victims that are in the plan themselves leave it.
-
-        Returns:
-            The plan without the victims, None if there are none.
-        """
-        running = self._roster.running
-        victims = choose_victims(newcomer, running, self.blocks, self.config, found.held)
-        if not victims:
-            return None
-        lighter = plan.without(victims)
-        if self._granted(newcomer, lighter, found.tokens) == 0:
-            return None
-        for victim in victims:
-            self._roster.make_way(victim)
-            lighter.preempted.append(victim.id)
-        return lighter
-
-    def _fill_gaps(self, plan: Plan) -> None:
-        """Admit smaller requests than the head of the queue, which cannot start now.
-
-        Not in a step that preempted somebody: who comes then is soon preempted itself.
-        """
-        config, roster = self.config, self._roster
-        if config.max_passes == 0 or plan.preempted:
-            return
-        while len(roster.running) < config.max_seqs and self.blocks.free_blocks > 0:
-            waiting = roster.first(WINDOW)
-            state = choose_filler(waiting, partial(self._fits, plan), self._size, config)
-            if state is None:
-                return
-            roster.seat_filler(state, waiting)
-            length = self._granted(state, plan, state.computed)
-            if length == 0:
-                return
-            plan.add_chunk(state, length)
-
-    def _fits(self, plan: Plan, state: RequestState) -> bool:
-        """Whether a request that waits could start; its blocks are counted without a cache's."""
-        if self._size(state) > self.blocks.free_blocks or plan.budget <= 0:
-            return False
-        found = self._roster.look_up(state)
-        return not found.coming and self._granted(state, plan, found.tokens) > 0
-
-    def _size(self, state: RequestState) -> int:
-        return blocks_for(len(state.tokens), self.blocks.block_tokens)
-
-    def _granted(self, state: RequestState, plan: Plan, computed: int) -> int:
-        if plan.budget <= 0:
-            return 0
-        remaining = len(state.tokens) - computed
-        return self._prefill_policy.chunk_len(remaining, plan.budget, plan.empty)
 
     # ---- results --------------------------------------------------------------------
 
