@@ -195,12 +195,11 @@ class PrefixIndex:
     def _in_use(self, replica: str, prefix: tuple[int, ...], many: int) -> int:
         """How many of the blocks that the first ``many`` hashes stand for are in use there."""
         uses = self._uses.get(replica)
-        if uses:
-            start, step = _COUNTED.start, _COUNTED.step
-            for at in range(start + (many - 1 - start) // step * step, -1, -step):
-                if prefix[at] in uses:
-                    return DEPTHS[at]
-        return 0
+        if not uses:
+            return 0
+        counted = prefix[_COUNTED.start : many : _COUNTED.step]
+        used = bisect_left(counted, True, key=lambda key: key not in uses)
+        return DEPTHS[_COUNTED.start + (used - 1) * _COUNTED.step] if used else 0
 
     def _fate(self, replica: str, prefix: tuple[int, ...]) -> Fate:
         for at in range(len(prefix) - 1, -1, -1):

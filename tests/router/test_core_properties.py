@@ -182,6 +182,7 @@ class RouterMachine(Cluster):
             return
         for account in self.core._ledger.accounts():
             assert account.charged_blocks == sum(g.blocks for g in account.charged.values())
+            assert account.charged_shared == sum(g.shared for g in account.charged.values())
             assert sum(g.preempting for g in account.charged.values()) <= 1
             for key in account.charged:
                 assert self.lives[key].replica == account.figures.replica

@@ -125,6 +125,16 @@ def test_what_is_expected_goes_with_its_ticket() -> None:
     assert len(core._ledger._prefixes) == 0
 
 
+def test_nor_is_anything_expected_of_what_a_report_names_ended() -> None:
+    replicas = fleet()
+    core = core_of(replicas)
+    home = replicas[str(ask(core, "x", CHAT))]
+    home.submit("x", 20, CHAT)
+    home.end("x")  # before a step computed anything of it
+    core.report(home.report())
+    assert len(core._ledger._prefixes) == 0
+
+
 def test_what_was_computed_stays_when_the_ticket_goes() -> None:
     replicas = fleet()
     core = core_of(replicas)

@@ -202,3 +202,31 @@ def test_matches_come_by_how_much_they_hold() -> None:
     index.expect("y", "b", (1,))
     assert list(index.matches((1, 2, 3, 4, 6), 0)) == [[Match("a", 4, 4)], [Match("b", 1, 0)]]
     assert list(index.matches((1, 2, 3, 4, 6), 1)) == [[Match("a", 4, 4)]]
+
+
+def test_what_two_use_is_in_use_until_both_have_gone() -> None:
+    index = PrefixIndex()
+    chain = tuple(range(8))
+    for name in ("x", "y"):
+        index.expect(name, "a", chain)
+    index.settle("x")
+    assert list(index.matches(chain, 0)) == [[Match("a", 8, 8)]]
+    index.settle("y")
+    assert not list(index.matches(chain, 0))
+
+
+def test_nothing_is_left_of_a_replica_that_was_dropped() -> None:
+    index = PrefixIndex()
+    index.expect("x", "a", tuple(range(8)))
+    index.drop("a")
+    index.settle("x")
+    assert (index._tables, index._holders, index._uses, index._expected) == ({}, {}, {}, {})
+
+
+def test_a_look_up_ends_after_some_holders_though_each_holds_less_than_the_last() -> None:
+    index = PrefixIndex()
+    chain = tuple(range(100))
+    for many in range(1, 101):
+        index.expect(f"t{many}", f"r{many}", chain[:many])
+    found = [match.replica for group in index.matches(chain, 0) for match in group]
+    assert found == [f"r{many}" for many in range(100, 68, -1)]
