@@ -324,16 +324,16 @@ class Engine:
             self._start_limits.discard(live.id)
         return flight
 
-    def _moved(self, plan: ScheduleOutput) -> None:
+    def _moved(self, flight: Flight) -> None:
         """Note that a step's results are there, and what it cost.
 
         That is the time since the results before it, as those see it who wait for tokens,
         or since a request came to an idle engine.
         """
         now = self._monotonic()
-        if self._times is not None:
-            prompts = sum(chunk.len for chunk in plan.prefill)
-            self._times.observe(prompts, len(plan.decode), now - self._moved_at)
+        # What copies took is no price of tokens; whoever swaps by that would swap ever more.
+        if self._times is not None and not flight.copies:
+            self._times.observe(*flight.work, now - self._moved_at)
         self._moved_at = now
 
     def _expire(self) -> list[Delta]:
@@ -359,7 +359,7 @@ class Engine:
                 check_invariants(self._scheduler)
             self._steps += 1
             self._stepping = False
-            self._moved(flight.plan)
+            self._moved(flight)
         return landed
 
     def _tell(self) -> None:
