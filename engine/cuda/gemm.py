@@ -159,6 +159,7 @@ def joined(parts: Parts, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         SEGMENTS=parts.count,
         BIASED=bias is not None,
         WIDTH=_ADD_WIDTH,
+        enable_fp_fusion=False,
     )
     return out
 

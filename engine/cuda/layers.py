@@ -1,4 +1,9 @@
-"""Launches of the small kernels between a decoder layer's matrix products."""
+"""Launches of the small kernels between a decoder layer's matrix products.
+
+A kernel is compiled once for each number of segments that it adds up, and that number may
+differ between a prefill and a decode: a compiler that joins a product and a sum into one
+instruction, which rounds once, may do so in one and not in the other.  So none may.
+"""
 
 from dataclasses import dataclass
 
@@ -53,6 +58,7 @@ def normed(norm: Norm, residual: Tensor, product: Parts | None) -> Tensor:
         ADDS=product is not None,
         WIDTH=1 << (n - 1).bit_length(),
         num_warps=8 if n > 2048 else 4,
+        enable_fp_fusion=False,
     )
     return out
 
@@ -109,6 +115,7 @@ def rotated(
         BLOCK_TOKENS=pool.shape[1],
         NORMED=norms is not None,
         num_warps=1,
+        enable_fp_fusion=False,
     )
     return q
 
@@ -119,6 +126,13 @@ def gated(product: Parts, dtype: torch.dtype) -> Tensor:
     n = both // 2
     out = torch.empty(rows, n, dtype=dtype, device=product.data.device)
     silu_times[(rows, -(-n // _SILU_WIDTH))](
-        product.data, out, rows * both, n, PARTS=product.count, WIDTH=_SILU_WIDTH, num_warps=4
+        product.data,
+        out,
+        rows * both,
+        n,
+        PARTS=product.count,
+        WIDTH=_SILU_WIDTH,
+        num_warps=4,
+        enable_fp_fusion=False,
     )
     return out

@@ -40,6 +40,7 @@ class Compiled:
         shared: bytes of shared memory that a program takes.
         matrix_units: instructions of matrix units in its code.
         layouts: how matrices are spread over threads, in which order rows are summed.
+        fuses: whether the compiler may join a product and a sum into one instruction.
     """
 
     kernel: str
@@ -47,6 +48,7 @@ class Compiled:
     shared: int
     matrix_units: int
     layouts: str
+    fuses: bool
 
 
 class _NoDevice:
@@ -79,8 +81,17 @@ def compiling(capability: int, done: list[Compiled]) -> Iterator[None]:
             constants = {k: v for k, v in options.items() if not hasattr(v, "data_ptr")}
             units = code.count("wgmma.mma_async") + code.count("mma.sync")
             layouts = [line for line in made.asm["ttgir"].splitlines() if line.startswith("#mma")]
-            shared = made.metadata.shared
-            done.append(Compiled(kernel.__name__, str(constants), shared, units, "".join(layouts)))
+            facts = made.metadata
+            done.append(
+                Compiled(
+                    kernel.__name__,
+                    str(constants),
+                    facts.shared,
+                    units,
+                    "".join(layouts),
+                    facts.enable_fp_fusion,
+                )
+            )
         return made
 
     with (

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ pytest.importorskip("triton")
 PROGRAM = """
 import dataclasses, json, sys, torch
 from experiments.gpu.compile import compile_all
-print(json.dumps([dataclasses.asdict(made) for made in compile_all(90, torch.bfloat16, (80,))]))
+kinds = (90, (80,)), (80, (128,))
+made = [[dataclasses.asdict(one) for one in compile_all(of, torch.bfloat16, d)] for of, d in kinds]
+print(json.dumps(made))
 """
 KERNELS = {
     "add_rms_norm", "add_segments", "add_splits", "attend", "draw", "gemm", "rotate_and_store",
@@ -36,7 +39,12 @@ def test_every_kernel_compiles_and_fits(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    made = json.loads(done.stdout.splitlines()[-1])
+    for made in json.loads(done.stdout.splitlines()[-1]):
+        check(made)
+
+
+def check(made: list[dict[str, Any]]) -> None:
+    """What must hold of the kernels for one GPU."""
     assert {one["kernel"] for one in made} == KERNELS
     assert max(one["shared"] for one in made) <= A100_SHARED
     on_units = {one["kernel"] for one in made if one["matrix_units"]}
@@ -45,3 +53,5 @@ def test_every_kernel_compiles_and_fits(tmp_path: Path) -> None:
     attends = [one["layouts"] for one in made if one["kernel"] == "attend"]
     assert len(attends) == 2
     assert attends[0] == attends[1] != ""
+    # Two compilations of a kernel must not round at different places.
+    assert {one["kernel"] for one in made if one["fuses"]} == {"gemm", "draw"}
