@@ -146,7 +146,7 @@ def build_engine(
     backend = choose_backend(config.kernels, model, limits)
     del model  # the backend has it, or a copy
     shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, backend.dtype)
-    _check(backend, shape, config, device, info.vocab_size)
+    _check(backend, shape, limits, config.allow_variance, device, info.vocab_size)
     num_blocks = _num_blocks(config, shape, max_model_len, device)
     pool = KVPool(shape, num_blocks, config.block_tokens, device)
     runner = backend.runner(pool)
@@ -249,12 +249,18 @@ def _prefill_policy(config: EngineConfig, times: StepTimes) -> PrefillPolicy:
 
 
 def _check(
-    backend: Backend, shape: KVShape, config: EngineConfig, device: torch.device, vocab: int
+    backend: Backend,
+    shape: KVShape,
+    limits: Limits,
+    allow_variance: bool,
+    device: torch.device,
+    vocab: int,
 ) -> None:
+    make, size, longest = backend.runner, limits.block_tokens, limits.max_model_len
     try:
-        check_same_bits(backend.runner, shape, device, vocab, config.block_tokens)
+        check_same_bits(make, shape, device, vocab, size, longest)
     except Variance as variance:
-        if not config.allow_variance:
+        if not allow_variance:
             raise
         logger.warning("%s; serving all the same, as allow_variance says", variance)
 

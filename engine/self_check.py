@@ -5,17 +5,20 @@ is asked here, of the very model that will serve, before it serves.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from engine.attention.plan import QUERY_TILE, Segment
+from engine.attention.plan import QUERY_TILE, SPLIT, Segment
 from engine.batch import batch_of
+from engine.blocks import blocks_for
 from engine.kv_pool import KVPool, KVShape
 from engine.runner import Runner
 
 COMPANY = (2, 3, 8, 33, 64)  # sizes of the batches that the probe row is put into
 _PROBE_LEN = QUERY_TILE + 7  # crosses a query tile, ends inside one
+_GPU_PROBE_LEN = SPLIT + 7  # crosses the keys that several programs may share, too
 _NEIGHBOUR_LEN = 19
 _SHORT_LEN = 12  # so short that its decode shares the neighbours' calls of the kernel
 
@@ -51,18 +54,26 @@ class _Probe:
         shape: KVShape,
         device: torch.device,
         block_tokens: int,
+        length: int,
     ) -> None:
-        self._per_sequence = -(-(_PROBE_LEN + 1) // block_tokens)
-        blocks = self._per_sequence * max(COMPANY)
-        self._runner = make_runner(KVPool(shape, blocks, block_tokens, device))
+        self._length = length
+        own = blocks_for(length, block_tokens)
+        each = blocks_for(min(length, _NEIGHBOUR_LEN + 1), block_tokens)
+        firsts = [0, *range(own, own + each * max(COMPANY), each)]
+        self._tables = [tuple(range(*ends)) for ends in pairwise(firsts)]
+        self._runner = make_runner(KVPool(shape, firsts[-1], block_tokens, device))
 
     def tokens(self, sequence: int, vocab: int) -> list[int]:
         """A fixed, arbitrary prompt, another for each sequence."""
-        return [(sequence * 7919 + i * 104_729 + 17) % vocab for i in range(_PROBE_LEN)]
+        return [(sequence * 7919 + i * 104_729 + 17) % vocab for i in range(self._length)]
+
+    def neighbour(self, sequence: int, vocab: int) -> list[int]:
+        """A short prompt, which leaves room for a decode behind it."""
+        length = min(1 + (sequence * 13) % _NEIGHBOUR_LEN, self._length - 1)
+        return self.tokens(sequence, vocab)[:length]
 
     def segment(self, sequence: int, start: int, length: int) -> Segment:
-        first = sequence * self._per_sequence
-        return Segment(tuple(range(first, first + self._per_sequence)), start, length)
+        return Segment(self._tables[sequence], start, length)
 
     def last_logits(self, parts: list[tuple[int, int, list[int]]]) -> Tensor:
         """Run (sequence, start, tokens) parts as one batch; logits of the last row of each."""
@@ -81,6 +92,7 @@ def check_same_bits(
     device: torch.device,
     vocab: int,
     block_tokens: int = 16,
+    longest: int = _GPU_PROBE_LEN,
 ) -> None:
     """Compare a sequence alone and whole with the same one in chunks and in company.
 
@@ -90,25 +102,29 @@ def check_same_bits(
         device: where the model is.
         vocab: number of token ids.
         block_tokens: of the pools that the model is to be run over.
+        longest: tokens of the longest sequence that will be served, from 2.
 
     Raises:
         Variance: some way of computing it gives other bits.
     """
-    probe = _Probe(make_runner, shape, device, block_tokens)
+    length = min(_GPU_PROBE_LEN if device.type == "cuda" else _PROBE_LEN, longest)
+    probe = _Probe(make_runner, shape, device, block_tokens, length)
     own = probe.tokens(0, vocab)
-    last = _PROBE_LEN - 1
-    short = probe.last_logits([(0, 0, own[:_SHORT_LEN])])[0]
+    last = length - 1
+    short_len = min(_SHORT_LEN, length)
+    short = probe.last_logits([(0, 0, own[:short_len])])[0]
     alone = probe.last_logits([(0, 0, own)])[0]
-    for cut in (1, QUERY_TILE - 3, last):
+    cuts = (1, QUERY_TILE - 3, SPLIT - 3, last)
+    for cut in (cut for cut in cuts if cut <= last):
         probe.last_logits([(0, 0, own[:cut])])
         _compare(alone, probe.last_logits([(0, cut, own[cut:])])[0], f"a prefill cut at {cut}")
     for size in COMPANY:
         others = range(1, size)
-        prefills = [(i, 0, probe.tokens(i, vocab)[: 1 + (i * 13) % _NEIGHBOUR_LEN]) for i in others]
+        prefills = [(i, 0, probe.neighbour(i, vocab)) for i in others]
         together = probe.last_logits([*prefills, (0, 0, own)])[-1]
         _compare(alone, together, f"a prefill beside {size - 1} others")
         decodes = [(i, len(tokens), [tokens[0]]) for i, _, tokens in prefills]
-        for whole, at in ((alone, last), (short, _SHORT_LEN - 1)):
+        for whole, at in ((alone, last), (short, short_len - 1)):
             together = probe.last_logits([*decodes, (0, at, own[at : at + 1])])[-1]
             _compare(whole, together, f"a decode beside {size - 1} others")
 

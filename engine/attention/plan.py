@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 QUERY_TILE = 64
+SPLIT = 512
+"""Keys that Triton's kernel sums apart."""
 # Keys that one call for decodes reads at most: K and V are gathered in float32, so this
 # bounds memory. How many sequences share a call changes no bit.
 MAX_GROUP_KEYS = 1 << 16

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.attention.plan import SPLIT
 from engine.attention.triton_kernel import add_splits, attend
 from engine.cuda.layout import StepLayout
 
 TILE_ROWS = 32
 """Rows of a query tile: positions times query heads that share keys."""
-
-SPLIT = 512
-"""Keys that are summed apart."""
 
 BUSY = 256
 """Programs that keep a large GPU busy."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import engine.attention.paged
+from engine.batch import Batch
 from engine.kv_pool import KVShape
 from engine.runner import ModelRunner
 from engine.self_check import Variance, check_same_bits
@@ -43,3 +44,24 @@ def test_attention_that_depends_on_how_many_decodes_share_a_call_is_seen(
     monkeypatch.setattr(engine.attention.paged, "_attend", other)
     with pytest.raises(Variance, match="a decode beside"):
         check()
+
+
+class Seen(ModelRunner):
+    """Writes down how far its sequences go."""
+
+    longest = 0
+
+    def hidden(self, batch: Batch) -> Tensor:
+        Seen.longest = max(Seen.longest, int(batch.positions().max()) + 1)
+        return super().hidden(batch)
+
+
+@pytest.mark.parametrize("longest", [2, 3, 12, 13, 70, 71, 72])
+def test_no_probe_is_longer_than_what_is_served(
+    monkeypatch: pytest.MonkeyPatch, longest: int
+) -> None:
+    """A runner has room, and angles, for the longest sequence that is served and no more."""
+    model = tiny_runner(1, 16, ModelRunner)._model
+    monkeypatch.setattr(Seen, "longest", 0)
+    check_same_bits(lambda pool: Seen(model, pool), SHAPE, CPU, VOCAB, 4, longest)
+    assert Seen.longest == min(longest, 71)
