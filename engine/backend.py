@@ -2,11 +2,13 @@
 
 import importlib.util
 import logging
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import psutil
 import torch
 from transformers import PreTrainedModel
 
@@ -34,11 +36,13 @@ class Limits:
         block_tokens: tokens a block of the pools.
         max_num_seqs: sequences a step.
         max_model_len: tokens of the longest sequence.
+        threads: CPU threads that compute.
     """
 
     block_tokens: int
     max_num_seqs: int
     max_model_len: int
+    threads: int
 
 
 class TritonUnavailable(RuntimeError):
@@ -88,12 +92,13 @@ class TorchBackend:
 
     name = "torch"
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """Take ``model`` over.
+    def __init__(self, model: PreTrainedModel, threads: int) -> None:
+        """Take ``model`` over, for so many threads on a CPU.
 
         Raises:
             NotInvariant: no way was found to keep a layer's bits.
         """
+        torch.set_num_threads(threads)
         self.dtype: torch.dtype = model.dtype
         self._model = model
         self._tilings = make_invariant(model)
@@ -126,7 +131,7 @@ class NativeBackend:
 
     name = "native"
 
-    def __init__(self, model: PreTrainedModel, block_tokens: int) -> None:
+    def __init__(self, model: PreTrainedModel, limits: Limits) -> None:
         """Copy the weights of ``model``.
 
         torch is left with one thread: what it still does, sampling, is little, and its
@@ -136,7 +141,7 @@ class NativeBackend:
             NativeUnavailable: the kernels cannot be used for this model or on this machine.
         """
         self.dtype: torch.dtype = model.dtype
-        self._model = NativeModel(load(), model, block_tokens, torch.get_num_threads())
+        self._model = NativeModel(load(), model, limits.block_tokens, limits.threads)
         torch.set_num_threads(1)
 
     def runner(self, pool: KVPool) -> NativeRunner:
@@ -194,7 +199,7 @@ def choose_backend(kernels: str, model: PreTrainedModel, limits: Limits) -> Back
     wanted = own if kernels == "auto" else kernels
     try:
         if wanted == "native":
-            return NativeBackend(model, limits.block_tokens)
+            return NativeBackend(model, limits)
         if wanted == "triton":
             return _triton(model, limits)
     except (NativeUnavailable, TritonUnavailable) as error:
@@ -202,7 +207,20 @@ def choose_backend(kernels: str, model: PreTrainedModel, limits: Limits) -> Back
             limit = f"torch or auto here: {error.reason}"
             raise InvalidParam("kernels", kernels, limit) from error
         logger.warning("%s; torch's are used, which are slower", error)
-    return TorchBackend(model)
+    return TorchBackend(model, limits.threads)
+
+
+def default_threads() -> int:
+    """How many CPU threads compute unless something else is asked for.
+
+    ``OMP_NUM_THREADS``, else a thread for each core that this process may use. Not what
+    torch says, which an engine made before may have changed.
+    """
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(usable or 1, psutil.cpu_count(logical=False) or usable or 1))
 
 
 def _processor(device: torch.device) -> str:

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from engine.backend import KERNELS, Backend, Limits, choose_backend
+from engine.backend import KERNELS, Backend, Limits, choose_backend, default_threads
 from engine.blocks import FreeListBlocks, blocks_for
 from engine.engine import Engine
 from engine.guides import Guides, LazyGuides
@@ -61,7 +61,7 @@ class EngineConfig:
             prompts are computed, which are cut shorter for it; None cuts all alike.
         prefix_cache: find again what other requests have computed of the same beginning.
         overlap: plan the next step and make the last one's text while the model runs.
-        threads: CPU threads of the model; None leaves torch's choice.
+        threads: CPU threads of the model; None is one for each core.
         kernels: ``native`` are this package's own in C++ for CPUs, ``triton`` those for GPUs,
             ``torch`` torch's; ``auto`` takes its own where they can be used.
         allow_variance: serve even if the start-up check finds that bits vary.
@@ -134,15 +134,14 @@ def build_engine(
         NotInvariant, Variance: this machine does not keep the same bits.
     """
     _require_settings(config)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     folder = resolve(config.model)
     info = model_info(folder)
     max_model_len = _max_model_len(config, info)
     device = _device(config.device)
     model = load_model(folder, config.dtype, device)
     tokenizer = load_tokenizer(folder)
-    limits = Limits(config.block_tokens, config.max_num_seqs, max_model_len)
+    threads = config.threads or default_threads()
+    limits = Limits(config.block_tokens, config.max_num_seqs, max_model_len, threads)
     backend = choose_backend(config.kernels, model, limits)
     del model  # the backend has it, or a copy
     shape = KVShape(info.num_layers, info.num_kv_heads, info.head_dim, backend.dtype)

@@ -1,5 +1,6 @@
 """KVPool: the tensors that hold keys and values, block by block."""
 
+import contextlib
 import math
 import mmap
 from collections.abc import Sequence
@@ -117,7 +118,8 @@ def _zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
     elements = math.prod(size)
-    pages = mmap.mmap(-1, elements * dtype.itemsize)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    # Private, or a forked process would write into its parent's.
+    pages = mmap.mmap(-1, elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # where a system has no huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype, count=elements).view(*size)

@@ -46,10 +46,10 @@ inline __m512i mixed(__m512i x) {
     return _mm512_xor_si512(x, _mm512_srli_epi64(x, 31));
 }
 
-// Gumbel noise of a token's 31 bits.
+// Gumbel noise of a token's 31 bits, which are rounded as engine/noise.py rounds them.
 inline double gumbel(uint32_t bits) {
-    const double v = std::min((bits + 0.5) * 0x1p-31, 1 - 0x1p-24);
-    return -std::log(-std::log1p(-v));
+    const float v = std::min((static_cast<float>(bits) + 0.5f) * 0x1p-31f, 1 - 0x1p-24f);
+    return -std::log(-std::log1p(-static_cast<double>(v)));
 }
 
 // Which tokens top_k, top_p and min_p leave: those above `least`, the first `ties` of those
@@ -70,12 +70,12 @@ struct Filter {
 // counted and weighed by how far they are from the top, then one bucket is sorted.
 //
 // A token weighs exp((logit - top) / temperature) times a power of two, as an integer, so that
-// sums have no order. What is further away than REACH weighs nothing.
+// sums have no order. What is further away than REACH shares the last bucket.
 class Limiter {
   public:
-    Limiter(const float* row, int vocab, float top, float temperature)
+    Limiter(const float* row, int vocab, float top, double temperature)
         : row_(row), vocab_(vocab), top_(top), temperature_(temperature),
-          scale_(static_cast<float>(BUCKETS_A_UNIT / static_cast<double>(temperature))),
+          scale_(static_cast<float>(std::min(BUCKETS_A_UNIT / temperature, 1e30))),
           unit_(std::ldexp(1.0, 62 - (32 - __builtin_clz(static_cast<unsigned>(vocab))))) {}
 
     Limit find(const Filter& filter) {
@@ -214,7 +214,7 @@ class Limiter {
     const float* row_;
     int vocab_;
     float top_;
-    float temperature_;
+    double temperature_;
     float scale_;
     double unit_;
     int last_ = 0;
@@ -226,7 +226,7 @@ class Limiter {
 // The winner has the largest (logit - top) / temperature + noise. How large a token's noise
 // can be shows in its bits' leading zeros, so nearly all are ruled out without a logarithm.
 // Scores are estimated here, within a margin; whoever asks computes those of the candidates.
-inline void candidates(const float* row, int vocab, float top, float temperature, uint64_t key,
+inline void candidates(const float* row, int vocab, float top, double temperature, uint64_t key,
                        Limit limit, std::vector<int32_t>& out) {
     constexpr uint64_t GAMMA = 0x9E3779B97F4A7C15;
     constexpr float MARGIN = 1e-3f, PER_ZERO = 0.6931472f, MOST = 32 * PER_ZERO;

@@ -79,7 +79,7 @@ class Decoder {
         owner_.resize(rows);
         for (int i = 0; i < step.segments; ++i)
             std::fill_n(owner_.begin() + segments_[i].first_row, segments_[i].length, i);
-        team_.begin();
+        const Team::Awake awake(team_);
         by_row(rows, [&](int row) {
             const Storage* from = &embedding[static_cast<size_t>(step.tokens[row]) * shape_.hidden];
             float* to = x_row(row);
@@ -92,9 +92,9 @@ class Decoder {
             feed_forward(layers_[i], rows);
         }
         by_row(rows, [&](int row) {
-            norm_row(row, norm_out, reinterpret_cast<Word*>(out) + row * words(shape_.hidden));
+            norm_row(row, norm_out,
+                     reinterpret_cast<Word*>(out) + static_cast<size_t>(row) * words(shape_.hidden));
         });
-        team_.end();
     }
 
     // [rows][vocab] float32 logits of rows of hidden states.
@@ -105,7 +105,7 @@ class Decoder {
             std::memcpy(normed_.get() + static_cast<size_t>(i) * width,
                         reinterpret_cast<const Word*>(hidden) + static_cast<size_t>(rows[i]) * width,
                         width * sizeof(Word));
-        team_.begin();
+        const Team::Awake awake(team_);
         const int vocab = shape_.vocab;
         head_.run(team_, {normed_.get(), count, width},
                   [&](int r, int part, int panel, int panels, const Tile& tile) {
@@ -114,7 +114,6 @@ class Decoder {
                 std::memcpy(out + static_cast<size_t>(r + i) * vocab + panel * LANES, tile.at[i],
                             columns * sizeof(float));
         });
-        team_.end();
     }
 
     Team& team() { return team_; }

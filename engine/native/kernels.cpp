@@ -93,7 +93,7 @@ bool succeeds(const Work& work) {
     try {
         work();
         return true;
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {  // of memory, or of threads, there are too few
         return false;
     }
 }
@@ -117,8 +117,8 @@ void tidegate_free(AnyDecoder* decoder) { delete decoder; }
 
 // weight: [outputs][inputs] of the decoder's element type, float32 for a norm; bias: float32
 // or nullptr.
-void tidegate_set(AnyDecoder* decoder, int layer, int part, const void* weight, const float* bias) {
-    decoder->set(layer, part, weight, bias);
+bool tidegate_set(AnyDecoder* decoder, int layer, int part, const void* weight, const float* bias) {
+    return succeeds([&] { decoder->set(layer, part, weight, bias); });
 }
 
 bool tidegate_set_ends(AnyDecoder* decoder, const void* embedding, const void* head,
@@ -140,13 +140,12 @@ bool tidegate_logits(AnyDecoder* decoder, const void* hidden, const int32_t* row
 void tidegate_largest(AnyDecoder* decoder, const float* logits, int rows, int vocab, float* values,
                       int32_t* tokens) {
     Team& team = decoder->team();
-    team.begin();
+    const Team::Awake awake(team);
     team.run(rows, [&](int row, int) {
         const Top top = largest(logits + static_cast<size_t>(row) * vocab, vocab);
         values[row] = top.value;
         tokens[row] = top.token;
     });
-    team.end();
 }
 
 // A draw from one row of logits; the same fields as in library.py.
@@ -154,7 +153,7 @@ struct Draw {
     const float* row;
     uint64_t key;
     Filter filter;
-    float temperature;
+    double temperature;
 };
 
 // The tokens that could win each draw: counts [draws], and as many tokens for each, at most
@@ -166,18 +165,18 @@ int64_t tidegate_candidates(AnyDecoder* decoder, const Draw* draws, int count, i
         std::vector<std::vector<int32_t>> found(count);
         std::atomic<bool> full{false};
         Team& team = decoder->team();
-        team.begin();
+        const Team::Awake awake(team);
         team.run(count, [&](int i, int) {
             const Draw& d = draws[i];
             // What is thrown in another thread's task would end the process.
-            full = full | !succeeds([&] {
+            const bool done = succeeds([&] {
                 const float top = largest(d.row, vocab).value;
                 const Limit limit = Limiter(d.row, vocab, top, d.temperature).find(d.filter);
                 candidates(d.row, vocab, top, d.temperature, d.key, limit, found[i]);
             });
+            if (!done) full.store(true);
         });
-        team.end();
-        if (full) throw std::bad_alloc();
+        if (full.load()) throw std::bad_alloc();
         for (int i = 0; i < count; ++i) {
             counts[i] = static_cast<int32_t>(found[i].size());
             if (total + counts[i] <= room)

@@ -7,8 +7,10 @@ has a plain C interface and knows neither Python nor torch.
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +20,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from engine.demo_model import cache_root
+
+logger = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).parent
 # Without contraction two instances of one template cannot round differently.
@@ -84,7 +88,7 @@ class Draw(ctypes.Structure):
         ("top_k", ctypes.c_int64),
         ("top_p", ctypes.c_double),
         ("log_min_p", ctypes.c_double),
-        ("temperature", ctypes.c_float),
+        ("temperature", ctypes.c_double),
     )
 
 
@@ -103,7 +107,7 @@ class Library:
         signatures = {
             "decoder": (pointer, [pointer, flag, number]),
             "free": (None, [pointer]),
-            "set": (None, [pointer, number, number, pointer, pointer]),
+            "set": (flag, [pointer, number, number, pointer, pointer]),
             "set_ends": (flag, [pointer] * 7),
             "hidden": (flag, [pointer, pointer, ctypes.c_int64, pointer, pointer]),
             "logits": (flag, [pointer, pointer, pointer, number, pointer]),
@@ -132,19 +136,27 @@ def load(root: Path | None = None) -> Library:
     compiler = _compiler()
     digest = hashlib.sha256(repr((_sources(), _FLAGS, _version(compiler), processor)).encode())
     key = digest.hexdigest()[:16]
-    path = (root or cache_root()) / "kernels" / f"{key}.so"
-    if not path.exists():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(path.with_suffix(".lock")):
-                if not path.exists():
-                    _compile(compiler, path)
-        except OSError as error:
-            raise NativeUnavailable(f"{path.parent} cannot be written: {error}") from error
+    # A home that is not known, a file system without locks: each has an error of its own.
     try:
-        return Library(path, key)
-    except OSError as error:
-        raise NativeUnavailable(f"{path} cannot be loaded: {error}") from error
+        path = (root or cache_root()) / "kernels" / f"{key}.so"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            return _loaded(compiler, path, key)
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, NativeUnavailable):
+            raise
+        raise NativeUnavailable(f"the cache folder cannot be used: {error}") from error
+
+
+def _loaded(compiler: list[str], path: Path, key: str) -> Library:
+    """Load the library, compiled before or now; a file that cannot be loaded is made anew."""
+    if path.exists():
+        try:
+            return Library(path, key)
+        except OSError as error:
+            logger.warning("%s is compiled again, since it cannot be loaded: %s", path, error)
+    _compile(compiler, path)
+    return Library(path, key)
 
 
 def _processor() -> str:
@@ -162,21 +174,22 @@ def _processor() -> str:
     return f"{said.get('model name')} {' '.join(sorted(flags))}"
 
 
-def _compiler() -> str:
+def _compiler() -> list[str]:
+    """The command that compiles, in words: ``CXX`` may name a wrapper too."""
     named = os.environ.get("CXX")
-    for name in (named,) if named else _COMPILERS:
-        if found := shutil.which(name):
-            return found
+    for command in (shlex.split(named),) if named else ([name] for name in _COMPILERS):
+        if command and (found := shutil.which(command[0])):
+            return [found, *command[1:]]
     raise NativeUnavailable(f"there is no C++ compiler ({named or ', '.join(_COMPILERS)})")
 
 
-def _version(compiler: str) -> str:
+def _version(compiler: list[str]) -> str:
     try:
         return subprocess.run(
-            [compiler, "--version"], capture_output=True, text=True, check=True, timeout=60
+            [*compiler, "--version"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise NativeUnavailable(f"{compiler} does not run: {error}") from error
+        raise NativeUnavailable(f"{shlex.join(compiler)} does not run: {error}") from error
 
 
 def _sources() -> list[tuple[str, bytes]]:
@@ -184,16 +197,18 @@ def _sources() -> list[tuple[str, bytes]]:
     return [(file.name, file.read_bytes()) for file in files]
 
 
-def _compile(compiler: str, path: Path) -> None:
+def _compile(compiler: list[str], path: Path) -> None:
     """Compile beside ``path`` and move the result there, so that it is never half written."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        command = [compiler, *_FLAGS, str(_SOURCES / "kernels.cpp"), "-o", str(made)]
+        command = [*compiler, *_FLAGS, str(_SOURCES / "kernels.cpp"), "-o", str(made)]
         try:
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
         except subprocess.CalledProcessError as error:
             said = " ".join(error.stderr.split())[:_MOST_SAID]
-            raise NativeUnavailable(f"{compiler} failed: {said}") from error
+            raise NativeUnavailable(f"{shlex.join(compiler)} failed: {said}") from error
         except subprocess.TimeoutExpired as error:
-            raise NativeUnavailable(f"{compiler} took more than {error.timeout:.0f} s") from error
+            raise NativeUnavailable(
+                f"{shlex.join(compiler)} took more than {error.timeout:.0f} s"
+            ) from error
         made.replace(path)

@@ -60,6 +60,7 @@ def require_supported(model: PreTrainedModel, block_tokens: int) -> None:
         (config.intermediate_size % 2 == 0, f"intermediate_size is {config.intermediate_size}"),
         (getattr(config, "hidden_act", "") == "silu", "the MLP is not gated by SiLU"),
         (rope in _ROPES, f"the rotary embedding is of kind {rope!r}"),
+        (_rotated(model) == dim, f"{_rotated(model)} of a head's {dim} elements are rotated"),
         (block_tokens % PANEL_TOKENS == 0, f"block_tokens is {block_tokens}"),
     )
     for holds, otherwise in needs:
@@ -108,7 +109,8 @@ class NativeModel:
         )
         if self._handle is None:
             raise NativeUnavailable("memory ran out")
-        weakref.finalize(self, library.calls.tidegate_free, self._handle)
+        # Not at the interpreter's end: another thread may still be computing with it.
+        weakref.finalize(self, library.calls.tidegate_free, self._handle).atexit = False
         body: Any = model.base_model  # torch's stubs know nothing of a model's own attributes
         for number, layer in enumerate(body.layers):
             for part, weight, bias in _parts(layer):
@@ -180,9 +182,11 @@ class NativeModel:
             room = total
 
     def _set(self, layer: int, part: int, weight: Tensor, bias: Tensor | None) -> None:
-        self._library.calls.tidegate_set(
+        done = self._library.calls.tidegate_set(
             self._handle, layer, part, weight.data_ptr(), None if bias is None else bias.data_ptr()
         )
+        if not done:
+            raise NativeUnavailable("memory ran out")
 
     def _set_ends(self, model: PreTrainedModel) -> None:
         whole: Any = model
@@ -209,6 +213,12 @@ def _head_dim(model: PreTrainedModel) -> int:
     config = model.config
     named: int | None = getattr(config, "head_dim", None)
     return named or config.hidden_size // config.num_attention_heads
+
+
+def _rotated(model: PreTrainedModel) -> int:
+    body: Any = model.base_model
+    rotary = getattr(body, "rotary_emb", None)
+    return 0 if rotary is None else 2 * rotary.inv_freq.numel()
 
 
 def _shape(model: PreTrainedModel, block_tokens: int) -> Shape:

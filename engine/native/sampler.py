@@ -52,7 +52,8 @@ class NativeSampler(Sampler):
         own = torch.tensor(group)[of]
         tops, _ = self._model.largest(logits)
         score = logits[own, picked] - torch.from_numpy(tops)[own]
-        score /= torch.tensor([draw.temperature for draw in draws])[of]
+        scales = torch.tensor([draw.temperature for draw in draws], dtype=torch.float32)
+        score /= scales[of]
         score += self._noise.at(torch.tensor([draw.key for draw in draws])[of], picked)
         found = score.numpy()
         ends = np.cumsum(counts)

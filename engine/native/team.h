@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -16,8 +17,14 @@ namespace tidegate {
 class Team {
   public:
     explicit Team(int threads) {
-        for (int i = 1; i < threads; ++i)
-            workers_.emplace_back([this, i] { work(i); });
+        workers_.reserve(threads - 1);
+        for (int i = 1; i < threads; ++i) {
+            try {
+                workers_.emplace_back([this, i] { work(i); });
+            } catch (const std::system_error&) {
+                return;  // The system gives no more; those there are do the same work.
+            }
+        }
     }
 
     ~Team() {
@@ -31,12 +38,20 @@ class Team {
 
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Between begin and end the workers wait for the next phase awake, else asleep.
-    void begin() {
-        busy_.store(true, std::memory_order_release);
-        wake();
-    }
-    void end() { busy_.store(false, std::memory_order_release); }
+    // While there is one, the workers wait for the next phase awake, else asleep.
+    class Awake {
+      public:
+        explicit Awake(Team& team) : team_(team) {
+            team_.busy_.store(true, std::memory_order_release);
+            team_.wake();
+        }
+        ~Awake() { team_.busy_.store(false, std::memory_order_release); }
+        Awake(const Awake&) = delete;
+        Awake& operator=(const Awake&) = delete;
+
+      private:
+        Team& team_;
+    };
 
     // Call task(index, thread) for each index below count; returns when all are done.
     // For one caller at a time.

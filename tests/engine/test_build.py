@@ -1,5 +1,6 @@
 """engine.build: an engine from settings, or one clear line why not."""
 
+import os
 import re
 from pathlib import Path
 from typing import NoReturn
@@ -8,6 +9,7 @@ import pytest
 from llguidance import LLMatcher
 
 import engine.backend
+from engine.backend import default_threads
 from engine.build import EngineConfig, EngineInfo, build_engine
 from engine.model_info import ModelNotFound
 from engine.native.library import NativeUnavailable
@@ -227,6 +229,18 @@ def test_blocks_of_any_size_pass_the_start_up_check(
     """The check's own pool had blocks of 16, and kernels made for others wrote beyond it."""
     info = build(tiny_model_dir, block_tokens=block_tokens)
     assert info.block_tokens == block_tokens
+
+
+def test_an_engine_made_after_another_has_as_many_threads(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first leaves torch one thread, and the next took that for the machine's number."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert default_threads() == 3
+    build(tiny_model_dir, num_blocks=8, threads=None)
+    assert default_threads() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert 1 <= default_threads() <= (os.cpu_count() or 1)
 
 
 def test_kernels_that_cannot_be_used_are_refused_or_replaced(

@@ -41,7 +41,9 @@ def backend(request: pytest.FixtureRequest, demo_model_dir: Path) -> Iterator[Ba
     if kernels == "native":
         library()
     threads = torch.get_num_threads()
-    yield choose_backend(kernels, load_model(demo_model_dir, dtype), Limits(BLOCK, 64, 2048))
+    yield choose_backend(
+        kernels, load_model(demo_model_dir, dtype), Limits(BLOCK, 64, 2048, threads)
+    )
     torch.set_num_threads(threads)
 
 

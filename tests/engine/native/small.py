@@ -46,6 +46,18 @@ KINDS = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "linear": LlamaConfig(
+        **SIZES, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 1000.0}
+    ),
+    "yarn": LlamaConfig(
+        **SIZES,
+        rope_parameters={
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "rope_theta": 1000.0,
+            "original_max_position_embeddings": 128,
+        },
+    ),
     "mistral": MistralConfig(**SIZES, sliding_window=None),
     "qwen2": Qwen2Config(**{**SIZES, "hidden_size": 96}),
     "qwen3": Qwen3Config(**SIZES),

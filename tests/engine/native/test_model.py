@@ -49,6 +49,18 @@ REFUSED = {
     "gelu": (LlamaConfig(**SIZES, hidden_act="gelu"), "not gated by SiLU"),
     "odd": (LlamaConfig(**{**SIZES, "intermediate_size": 85}), "intermediate_size is 85"),
     "head": (LlamaConfig(**{**SIZES, "head_dim": 24}), "a head has 24 elements"),
+    "partial": (
+        LlamaConfig(
+            **SIZES,
+            rope_parameters={
+                "rope_type": "linear",
+                "factor": 2.0,
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+            },
+        ),
+        "8 of a head's 16 elements are rotated",
+    ),
     "rope": (
         LlamaConfig(
             **SIZES, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}

@@ -2,6 +2,8 @@
 
 import dataclasses
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -145,3 +147,38 @@ def test_a_pool_of_another_shape_is_refused() -> None:
     for wrong, block in ((shape, 32), (dataclasses.replace(shape, layers=1), 16)):
         with pytest.raises(ValueError, match="the model needs"):
             NativeRunner(model, KVPool(wrong, 4, block, cpu))
+
+
+def test_threads_that_the_system_refuses_are_done_without() -> None:
+    """A container's limit ended the process."""
+    code = (
+        "import resource, torch\n"
+        "from tests.engine.native.small import KINDS, logits, native, random_model\n"
+        "model = random_model(KINDS['llama'])\n"
+        "native(model)\n"
+        "import psutil\n"
+        "room = psutil.Process().memory_info().vms + (256 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (room, room))\n"
+        "print(logits(native(model, threads=500), [(0, 0, [1, 2])])[0].isfinite().all().item())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
+
+
+def test_a_process_that_ends_while_a_step_is_computed_ends_quietly() -> None:
+    """Its weights were freed under the step."""
+    code = (
+        "import threading, time\n"
+        "from tests.engine.native.small import KINDS, logits, native, random_model\n"
+        "one = native(random_model(KINDS['llama']))\n"
+        "steps = []\n"
+        "def run():\n"
+        "    while True:\n"
+        "        steps.append(logits(one, [(0, 0, [1] * 150)]))\n"
+        "threading.Thread(target=run, daemon=True).start()\n"
+        "while len(steps) < 5: time.sleep(0.001)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=100, check=False)
+    assert done.returncode == 0

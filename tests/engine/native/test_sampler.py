@@ -1,9 +1,11 @@
 """engine.native.sampler: each choice is the one that Sampler makes of the same logits."""
 
+import math
 import random
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch import Tensor
 from engine.logits import SampleRow
 from engine.native.model import NativeModel
 from engine.native.sampler import NativeSampler
+from engine.noise import noise_key
 from engine.request import SamplingParams
 from engine.sampling import Sampler
 from tests.engine.native.small import KINDS, library, random_model
@@ -100,3 +103,32 @@ def test_more_candidates_than_expected_are_all_looked_at(monkeypatch: pytest.Mon
     monkeypatch.setattr("engine.native.sampler._ROOM", 1)
     found, expected = both(torch.zeros(9, 777), rows(9, 3))
     assert found == expected
+
+
+def test_a_filter_cuts_where_the_temperature_says_and_not_near_it() -> None:
+    """In float32 a temperature of 0.7 is another number: a token at the border was dropped."""
+    logits = torch.zeros(400, 101)
+    logits[:, 1:] = -20.0
+    logits[:, 1] = -1.0
+    # Between exp(-1 / 0.7) with 0.7 as float32 and as float64.
+    border = (math.exp(-1 / 0.7) + math.exp(-1 / float(np.float32(0.7)))) / 2
+    drawn = [
+        SampleRow(SamplingParams(temperature=0.7, min_p=border), seed, [1], [])
+        for seed in range(400)
+    ]
+    found, expected = both(logits, drawn)
+    assert found == expected
+
+
+def test_noise_is_rounded_as_elsewhere() -> None:
+    """Near the lower end float32 has few numbers: unrounded, another token wins."""
+    noise = Sampler(2)._noise
+    every = noise.rows(torch.tensor([[noise_key(seed, 0)] for seed in range(100_000)]))
+    seeds = (every.amin(1) < -2.2).nonzero().flatten().tolist()
+    rows = every[seeds]
+    assert len(seeds) > 10
+    # The logits make up for the noise, but for the last bits.
+    for offset in (1e-4, -1e-4, 3e-3, -3e-3):
+        logits = torch.stack([-rows[:, 0], -rows[:, 1] + offset], 1)
+        found, expected = both(logits, [SampleRow(SamplingParams(), s, [1], []) for s in seeds])
+        assert found == expected
