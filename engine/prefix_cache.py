@@ -20,6 +20,7 @@ Invariants between calls:
 """
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,9 @@ class BlockManager:
         self._holders: dict[int, int] = {}
         self._name_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
-        self._cached: dict[int, None] = {}  # in order of eviction
+        # In order of eviction. A dict that is emptied from the front is searched through what
+        # was there before it comes to its first key.
+        self._cached: OrderedDict[int, None] = OrderedDict()
         self._coming: dict[bytes, int] = {}  # what is being computed, and for which table
         self._log = PrefixLog()
         self._names = LastNames(block_tokens)
@@ -298,8 +301,7 @@ class BlockManager:
 
     def _evict(self) -> int:
         """Forget the cached block that was held last the longest ago."""
-        block = next(iter(self._cached))
-        del self._cached[block]
+        block, _ = self._cached.popitem(last=False)
         name = self._name_of.pop(block)
         del self._block_of[name]
         self._log.removed(hint(name))

@@ -1,3 +1,5 @@
+from collections import OrderedDict
+
 import pytest
 
 from engine.blocks import Allocation, BlockSpace, NoCapacity, PrefixCache
@@ -144,3 +146,9 @@ def test_a_check_finds_books_that_do_not_add_up() -> None:
     del blocks._name_of[0]
     with pytest.raises(BooksBroken, match="do not match"):
         blocks.audit()
+
+
+def test_blocks_are_evicted_from_what_gives_up_its_first_at_once() -> None:
+    """Fault: the order of eviction is a dict, which is searched from where it once began, so
+    that many evictions in a row take the square of their time."""
+    assert isinstance(manager()._cached, OrderedDict)
