@@ -35,11 +35,19 @@ def choose_filler(
         config: the limit, and whether there are priorities.
     """
     fitting = [state for state in _may_pass(waiting, config.max_passes) if fits(state)]
-    if not fitting:
-        return None
     if config.policy is SchedPolicy.PRIORITY:
-        fitting = [state for state in fitting if state.priority == fitting[0].priority]
-    return max(fitting, key=size)  # the first of equals, which ranks highest
+        fitting = _of_no_lower_priority(fitting)
+    return max(fitting, key=size, default=None)  # the first of equals, which ranks highest
+
+
+def _of_no_lower_priority(fitting: Iterable[RequestState]) -> list[RequestState]:
+    """Those before whom none of higher priority ranks, in rank order."""
+    kept: list[RequestState] = []
+    for state in fitting:
+        # The priorities of those that are kept never fall.
+        if not kept or state.priority >= kept[-1].priority:
+            kept.append(state)
+    return kept
 
 
 def _may_pass(waiting: Sequence[RequestState], limit: int) -> Iterable[RequestState]:

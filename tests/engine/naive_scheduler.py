@@ -215,8 +215,10 @@ class NaiveScheduler:
             if room and spared and id in affordable:
                 fitting.append(id)
         if self.priority_policy:
-            level = [self.jobs[id].priority for id in fitting[:1]]
-            fitting = [id for id in fitting if self.jobs[id].priority in level]
+            levels = [self.jobs[id].priority for id in fitting]
+            fitting = [
+                id for place, id in enumerate(fitting) if levels[place] == max(levels[: place + 1])
+            ]
         largest = max((self.need(self.jobs[id].total) for id in fitting), default=0)
         return next((id for id in fitting if self.need(self.jobs[id].total) == largest), None)
 

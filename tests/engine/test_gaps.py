@@ -92,6 +92,22 @@ def test_a_tighter_fit_of_lower_priority_passes_nobody_who_fits(policy: str, fir
     check_answers(model)
 
 
+def test_one_who_waited_long_lets_nobody_past_a_higher_priority() -> None:
+    """Fault: those who fit are compared with the first of them alone, whose priority is low."""
+    model = filling(passes=9, blocks=20, aging_steps=1)
+    model.add([1] * 37, 4, priority=9)
+    model.step()
+    model.add([2] * 48, 2, priority=9)
+    old = model.add([3] * 4, 1, arrival=-6)
+    urgent = model.add([4] * 8, 1, priority=5)
+    large = model.add([5] * 32, 1)
+    model.step()
+    # Ten blocks were free: two for the urgent one, and eight for the best fit of what is left.
+    assert started(model) == [urgent, large]
+    assert old not in model.scheduler.running()
+    check_answers(model)
+
+
 def test_a_request_is_passed_only_so_often() -> None:
     """Fault: with small requests coming for ever, a large one waits for ever."""
     model = filling(passes=3, max_seqs=8)
