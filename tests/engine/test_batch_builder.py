@@ -8,7 +8,7 @@ from engine.attention.plan import Segment
 from engine.batch import Batch, Scored, batch_of
 from engine.batch_builder import BatchBuilder
 from engine.prefill import Chunked
-from engine.scheduler import Request, ScheduleOutput, Scheduler, StepOutput
+from engine.scheduler import Chunk, Request, ScheduleOutput, Scheduler, StepOutput
 from tests.engine.fake_model import make_scheduler
 
 
@@ -78,6 +78,20 @@ def test_any_batch_is_as_if_nothing_had_been_kept(
                 ids = [chunk.id for chunk in plan.prefill if chunk.last] + plan.decode
                 token = (step * 7 + number) % 10
                 scheduler.on_step([StepOutput(id, token, stop=token == stop) for id in ids])
+
+
+def test_one_that_was_preempted_and_is_back_in_the_same_plan_has_other_blocks() -> None:
+    """Over a prefix cache it may need fewer new blocks than it gave back."""
+    scheduler = make_scheduler(blocks=6, block_tokens=2)
+    id = scheduler.add(Request([1, 2, 3], 4))
+    builder = BatchBuilder(scheduler, 4, 20)
+    builder.prepare(scheduler.schedule())
+    blocks = scheduler.blocks
+    blocks.release(id, [])
+    blocks.allocate(id + 1, [7])
+    blocks.allocate(id, [1, 2, 3])
+    batch = builder.prepare(ScheduleOutput([Chunk(id, 0, 3, last=True)], [], preempted=[id]))
+    assert batch.block_tables[batch.seats[0], :2].tolist() == [1, 2]
 
 
 def test_rows_of_a_chunk_have_its_positions() -> None:
