@@ -58,6 +58,8 @@ class Decoder:
     Attributes:
         shape: the model's heads.
         dtype: of weights, K and V.
+        vocab: number of token ids.
+        positions: how many positions there are angles for.
         orders: for each shape of a weight the order of its products.
 
     Raises:
@@ -72,6 +74,8 @@ class Decoder:
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.shape = HeadShape.of(heads, kv_heads, int(first.head_dim))
         self.dtype = model.dtype
+        self.vocab = int(config.vocab_size)
+        self.positions = positions
         self._scale = float(first.scaling)
         self._embeddings: Tensor = body.embed_tokens.weight.detach()
         gemms = Gemms()

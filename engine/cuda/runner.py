@@ -38,6 +38,8 @@ class CudaRunner:
     ) -> None:
         self.pool = pool
         self._decoder = decoder
+        # Beyond the angles the kernels would read whatever lies there.
+        self._positions = min(decoder.positions, most_keys)
         self._attention = TritonAttention(decoder.shape, pool.data)
         self._graphs: DecodeGraphs | None = None
         if record is None:
@@ -63,9 +65,17 @@ class CudaRunner:
         """Compute a step's K and V and return the hidden states [rows, width] behind them.
 
         They are valid until the next step.
+
+        Raises:
+            IndexError: a token is not in the vocabulary, or a position is beyond the longest
+                sequence.
         """
         layout = lay_out(batch, self._decoder.shape.tile_positions, self.pool.block_tokens)
         tokens = np.asarray(batch.tokens, dtype=np.int32)
+        if not 0 <= tokens.min() <= tokens.max() < self._decoder.vocab:
+            raise IndexError(f"token ids are from 0 to {self._decoder.vocab - 1}")
+        if layout.positions.max() >= self._positions:
+            raise IndexError(f"positions are from 0 to {self._positions - 1}")
         with current(self.pool.device):
             if self._graphs and len(tokens) <= self._graphs.largest and is_decode(batch.lengths):
                 return self._graphs.run(tokens, layout)

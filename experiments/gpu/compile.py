@@ -112,8 +112,8 @@ def compile_all(capability: int, dtype: torch.dtype, head_dims: tuple[int, ...])
         for dim in head_dims:
             shape = ModelShape("", 2048, 512, 1, 4, 1, dim, 512, False)
             pool = KVPool(shape.kv(dtype), 2100, 16, cpu)
-            decoder = Decoder(random_model(shape, dtype, cpu, 1024), 1024)
-            runner = CudaRunner(decoder, pool, 1, 1024)
+            decoder = Decoder(random_model(shape, dtype, cpu, 2112), 2112)
+            runner = CudaRunner(decoder, pool, 1, 2112)
             for rows in (1, 40, 2100):
                 table = list(range(-(-rows // 16)))
                 runner.forward(batch_of([1] * rows, [Segment(table, 0, rows)], [rows - 1]))

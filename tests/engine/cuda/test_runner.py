@@ -17,12 +17,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from engine import self_check
 from engine.attention.plan import Segment
 from engine.batch import batch_of
 from engine.cuda import gemm
 from engine.cuda.decoder import Decoder, can_decode
 from engine.cuda.runner import CudaRunner
 from engine.kv_pool import KVPool, KVShape
+from engine.self_check import check_same_bits
 
 pytestmark = pytest.mark.usefixtures("matrix_units")
 
@@ -137,3 +139,38 @@ def test_models_of_other_parts_are_told_apart() -> None:
 def test_orders_name_every_shape_once() -> None:
     runner = runner_of(tiny(LlamaForCausalLM, LlamaConfig, 2), 0)
     assert sorted(runner._decoder.orders) == [(48, 64), (64, 32), (64, 64)]
+
+
+@pytest.mark.parametrize(
+    ("start", "token", "words"),
+    [
+        (32, 0, "positions are from 0 to 31"),
+        (31, VOCAB, "token ids are from 0 to 47"),
+        (31, -1, "token ids are from 0 to 47"),
+    ],
+)
+@pytest.mark.parametrize("graphs", [0, 2])
+def test_what_the_kernels_would_look_up_beyond_a_table_is_refused(
+    graphs: int, start: int, token: int, words: str
+) -> None:
+    """A GPU reads beyond a table without a word, or stops all that runs on it."""
+    runner = runner_of(tiny(LlamaForCausalLM, LlamaConfig), graphs)
+    table = [0, 1, 2, 3, 4, 5, 6, 7, 0]
+    with pytest.raises(IndexError, match=words):
+        run(runner, table, start, [token])
+
+
+@pytest.mark.parametrize("longest", [2, 13])
+def test_the_start_up_check_fits_a_runner_for_short_sequences(longest: int) -> None:
+    model = tiny(LlamaForCausalLM, LlamaConfig)
+    decoder = Decoder(model, longest)
+    shape = KVShape(1, KV_HEADS, HEAD_DIM, model.dtype)
+    with patch.object(self_check, "COMPANY", (2, 3)):
+        check_same_bits(
+            lambda pool: CudaRunner(decoder, pool, 2, longest),
+            shape,
+            torch.device("cpu"),
+            VOCAB,
+            4,
+            longest,
+        )
