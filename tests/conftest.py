@@ -8,6 +8,8 @@ from pathlib import Path
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Triton's kernels, its own among them, become the interpreter's when they are defined.
+os.environ["TRITON_INTERPRET"] = "1"
 # Threads that wait for each other by spinning stall when a machine has other work to do.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

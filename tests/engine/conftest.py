@@ -1,7 +1,6 @@
 """Triton's kernels run in its interpreter here: slow, but on any machine."""
 
 import importlib.util
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,9 +8,6 @@ import pytest
 from tests.engine.rig import Bench
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-# Read when a kernel is defined, so it is set before anything imports one.
-os.environ["TRITON_INTERPRET"] = "1"
-
 collect_ignore_glob = [] if HAS_TRITON else ["cuda/*", "attention/test_triton*"]
 
 
