@@ -4,6 +4,8 @@ import importlib.util
 import logging
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +16,7 @@ from transformers import PreTrainedModel
 
 from engine.attention.paged import PagedAttention
 from engine.kv_pool import KVPool
-from engine.linear import make_invariant
+from engine.linear import NotInvariant, make_invariant
 from engine.native.library import NativeUnavailable, load
 from engine.native.model import NativeModel
 from engine.native.runner import NativeRunner
@@ -161,9 +163,14 @@ def _triton(model: PreTrainedModel, limits: Limits) -> Backend:
     """Return what computes ``model`` with Triton kernels.
 
     Raises:
-        TritonUnavailable: they cannot be used on this machine.
+        TritonUnavailable: they cannot be used on this machine; ``model`` is as good as before.
         NotInvariant: the GPU's matrix units do not keep a row's bits.
     """
+    _require_gpu(model)
+    return _with_triton(model, limits)
+
+
+def _require_gpu(model: PreTrainedModel) -> None:
     if model.device.type != "cuda":
         raise TritonUnavailable(f"the model is on a {model.device.type} device, not on cuda")
     capability = torch.cuda.get_device_capability(model.device)
@@ -171,15 +178,39 @@ def _triton(model: PreTrainedModel, limits: Limits) -> Backend:
         raise TritonUnavailable(f"compute capability 8.0 is needed, the GPU has {capability}")
     if importlib.util.find_spec("triton") is None:
         raise TritonUnavailable("the package triton is not installed")
+
+
+def _with_triton(model: PreTrainedModel, limits: Limits) -> Backend:
+    """Return the best of the two backends that works; raises as :func:`_triton` does."""
     # Here, since other machines need not have triton.
     from engine.cuda.backend import DecoderBackend, TiledBackend
     from engine.cuda.decoder import can_decode
 
-    return (
-        DecoderBackend(model, limits.max_num_seqs, limits.max_model_len)
-        if can_decode(model)
-        else TiledBackend(model)
-    )
+    longest, block = limits.max_model_len, limits.block_tokens
+    if can_decode(model):
+        try:
+            with _launching():
+                return DecoderBackend(model, limits.max_num_seqs, longest, block)
+        except (TritonUnavailable, NotInvariant) as error:
+            logger.warning("%s; trying transformers' code over fewer of them", error)
+    with _launching():
+        return TiledBackend(model, longest, block)
+
+
+@contextmanager
+def _launching() -> Iterator[None]:
+    """Tell what keeps Triton from compiling and launching as TritonUnavailable.
+
+    That can be anything: no C compiler, no room for its files, too little shared memory,
+    code that a newer Triton refuses.
+    """
+    try:
+        yield
+    except (NotInvariant, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = f"a first launch failed: {type(error).__name__}: {error}"
+        raise TritonUnavailable(reason) from error
 
 
 def choose_backend(kernels: str, model: PreTrainedModel, limits: Limits) -> Backend:

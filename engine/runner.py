@@ -12,6 +12,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from engine.attention.paged import PagedAttention
 from engine.batch import Batch, Int64s
+from engine.cuda.upload import current
 from engine.kv_pool import KVPool
 
 ATTENTION = "tidegate_paged"
@@ -146,14 +147,15 @@ class ModelRunner:
     @torch.inference_mode()
     def hidden(self, batch: Batch) -> Tensor:
         """Compute a step's K and V and return the hidden states [rows, width] behind them."""
-        plan = self._attention.plan(batch)
-        output = self._model.base_model(
-            input_ids=torch.from_numpy(batch.tokens).to(self.pool.device)[None],
-            position_ids=plan.positions[None],
-            use_cache=False,
-            paged_attention=self._attention,
-            attention_plan=plan,
-        )
+        with current(self.pool.device):
+            plan = self._attention.plan(batch)
+            output = self._model.base_model(
+                input_ids=torch.from_numpy(batch.tokens).to(self.pool.device)[None],
+                position_ids=plan.positions[None],
+                use_cache=False,
+                paged_attention=self._attention,
+                attention_plan=plan,
+            )
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 
@@ -161,5 +163,6 @@ class ModelRunner:
     def logits(self, hidden: Tensor, rows: Sequence[int] | Int64s) -> Tensor:
         """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
         kept = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(hidden.device)
-        logits: Tensor = self._head(inputs_embeds=hidden[None, kept]).logits[0].float()
+        with current(hidden.device):
+            logits: Tensor = self._head(inputs_embeds=hidden[None, kept]).logits[0].float()
         return logits

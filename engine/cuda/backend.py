@@ -1,15 +1,19 @@
 """Backends for a GPU: a model with kernels of its own, or transformers' code over them."""
 
 from importlib.metadata import version
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from engine.attention.triton_paged import HeadShape
 from engine.cuda.decoder import Decoder
 from engine.cuda.linear import make_tiled
 from engine.cuda.runner import CudaRunner
 from engine.cuda.sampling import CudaSampler
 from engine.cuda.tiled import TiledAttention
+from engine.cuda.trial import try_attention, try_decoder, try_draw
+from engine.cuda.upload import current
 from engine.kv_pool import KVPool
 from engine.runner import ModelRunner
 
@@ -19,15 +23,24 @@ class DecoderBackend:
 
     name = "triton"
 
-    def __init__(self, model: PreTrainedModel, max_num_seqs: int, max_model_len: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, max_num_seqs: int, max_model_len: int, block_tokens: int
+    ) -> None:
         """Take ``model`` over; :func:`engine.cuda.decoder.can_decode` must hold for it.
+
+        If that fails, ``model`` is as good as before.
 
         Raises:
             NotInvariant: the GPU's matrix units do not keep a row's bits.
+            Exception: whatever Triton, its compilers or the driver object to.
         """
         self.dtype: torch.dtype = model.dtype
-        self._decoder = Decoder(model, max_model_len)
         self._limits = max_num_seqs, max_model_len
+        with current(model.device):
+            self._decoder = Decoder(model, max_model_len)
+            layers: int = model.config.num_hidden_layers
+            try_decoder(self._decoder, layers, block_tokens, max_model_len)
+            try_draw(self._decoder.vocab, model.device)
 
     def runner(self, pool: KVPool) -> CudaRunner:
         """Return a runner over ``pool``, with its graphs recorded."""
@@ -48,15 +61,22 @@ class TiledBackend:
 
     name = "triton"
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, max_model_len: int, block_tokens: int) -> None:
         """Take ``model`` over.
+
+        If that fails, ``model`` is as it was.
 
         Raises:
             NotInvariant: no way was found to keep a layer's bits.
+            Exception: whatever Triton, its compilers or the driver object to.
         """
         self.dtype: torch.dtype = model.dtype
         self._model = model
-        self._ways = make_tiled(model)
+        with current(model.device):
+            heads = _heads_of(model)
+            try_attention(heads, model.dtype, model.device, block_tokens, max_model_len)
+            try_draw(model.config.vocab_size, model.device)
+            self._ways = make_tiled(model)
 
     def runner(self, pool: KVPool) -> ModelRunner:
         """Return a runner over ``pool``."""
@@ -70,6 +90,14 @@ class TiledBackend:
     def identity(self) -> object:
         """Return the versions, the GPU, and how products are computed."""
         return "tiled", _machine(self._model.device), sorted(self._ways.items())
+
+
+def _heads_of(model: PreTrainedModel) -> HeadShape:
+    config: Any = model.config
+    heads: int = config.num_attention_heads
+    kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
+    dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return HeadShape.of(heads, kv_heads, dim)
 
 
 def _machine(device: torch.device) -> tuple[str, ...]:

@@ -34,20 +34,23 @@ def make_tiled(model: nn.Module) -> dict[Shape, Order | Tiling]:
     which is part of the replica's numeric fingerprint.
 
     Raises:
-        NotInvariant: neither keeps a layer's bits.
+        NotInvariant: neither keeps a layer's bits; ``model`` is as it was.
     """
     gemms = Gemms()
     ways: dict[Shape, Order | Tiling] = {}
     linears = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    for _, linear in linears:
+        if _shape(linear) not in ways:
+            ways[_shape(linear)] = _way(gemms, linear)
+    # Only now, when nothing can fail any more: a model half swapped is of no use to anyone.
     for name, linear in linears:
-        n, k = linear.weight.shape
-        biased = linear.bias is not None
-        shape = n, k, biased
-        if shape not in ways:
-            ways[shape] = _way(gemms, linear)
         parent = model.get_submodule(name.rpartition(".")[0])
-        setattr(parent, name.rpartition(".")[2], _swapped(gemms, linear, ways[shape]))
+        setattr(parent, name.rpartition(".")[2], _swapped(gemms, linear, ways[_shape(linear)]))
     return ways
+
+
+def _shape(linear: nn.Linear) -> Shape:
+    return linear.out_features, linear.in_features, linear.bias is not None
 
 
 def _way(gemms: Gemms, linear: nn.Linear) -> Order | Tiling:
