@@ -122,6 +122,9 @@ class TritonAttention:
     def run(self, layer: int, q: Tensor, step: TileStep, scale: float) -> Tensor:
         """Attend over K and V that are in the pool already, the rows' own too.
 
+        A key may be any number or none, and shows in the rows that see it; a value must be
+        finite, or it shows in other rows of its tile.
+
         Args:
             layer: which layer's K and V.
             q: [rows, heads, dim], contiguous.

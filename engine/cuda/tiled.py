@@ -55,6 +55,8 @@ class TiledAttention:
     ) -> Tensor:
         """Store the rows' K and V, then attend.
 
+        Where a value is not finite, 0 is stored, and nan for the key.
+
         Args:
             plan: the step's plan.
             layer: which layer's K and V.
@@ -66,5 +68,8 @@ class TiledAttention:
         Returns:
             [rows, heads, d] in q's dtype.
         """
-        self._pool.write(layer, plan.slots, k, v)
+        # The kernel multiplies values of later rows by 0: see rotate_and_store.
+        finite = v.isfinite()
+        k = k.where(finite.all(-1, keepdim=True), float("nan"))
+        self._pool.write(layer, plan.slots, k, v.where(finite, 0.0))
         return self._attention.run(layer, q.contiguous(), plan.step, scale)

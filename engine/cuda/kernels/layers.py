@@ -84,7 +84,8 @@ def rotate_and_store(
 
     Heads of q and k are normed (with NORMED: Qwen3) and turned by the row's position
     (Su et al., RoFormer, 2021; first half against second half); q goes to q_out
-    [rows, HEADS, DIM], k and v to the row's slot of the pool.
+    [rows, HEADS, DIM], k and v to the row's slot of the pool.  Where a value is not finite,
+    0 is stored, and nan for the key.
     """
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -118,6 +119,18 @@ def rotate_and_store(
         block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
         own = head - HEADS
         kind = own // KV_HEADS  # 0: a key, 1: a value
+        # Attention multiplies the values of later rows of a tile by 0, and 0 times what is
+        # no number is none; but it never looks at their scores.  So the key says it instead.
+        value = at if kind == 1 else at + KV_HEADS * DIM
+        whole_low = tl.abs(_sum(parts, value, stride, inside, PARTS, q_out)) < float("inf")
+        whole_high = tl.abs(_sum(parts, value + half, stride, inside, PARTS, q_out)) < float("inf")
+        if kind == 1:
+            low = tl.where(whole_low, low, 0.0)
+            high = tl.where(whole_high, high, 0.0)
+        else:
+            broken = tl.max((~(whole_low & whole_high)).to(tl.int32), 0) > 0
+            low = tl.where(broken, float("nan"), low)
+            high = tl.where(broken, float("nan"), high)
         to = pool + block * block_stride + (position % BLOCK_TOKENS) * token_stride
         to += (own % KV_HEADS) * head_stride + kind * value_offset + dim
         tl.store(to, low.to(pool.dtype.element_ty), mask=inside)

@@ -70,6 +70,16 @@ def test_other_models_keep_their_code_and_their_bits() -> None:
     assert torch.equal(mixed[1], whole[6])
 
 
+def test_values_of_other_models_that_are_no_numbers_reach_no_earlier_row() -> None:
+    model = phi()
+    backend = TiledBackend(model, 64, 4)
+    whole = logits_of(backend)
+    model.get_input_embeddings().weight.data[TOKENS[4], 0] = float("inf")
+    spoilt = logits_of(backend)
+    assert torch.equal(spoilt[:4], whole[:4])
+    assert not bool(spoilt[4:].isfinite().any())
+
+
 def test_identities_tell_ways_and_shapes_apart() -> None:
     decoder = DecoderBackend(random_model(TINY, torch.float32, CPU, 64), 2, 64, 16)
     tiled = TiledBackend(random_model(TINY, torch.float32, CPU, 64), 64, 16)

@@ -174,3 +174,18 @@ def test_the_start_up_check_fits_a_runner_for_short_sequences() -> None:
             4,
             longest,
         )
+
+
+@pytest.mark.parametrize("unfit", [float("nan"), float("inf")])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy, in the interpreter
+def test_values_that_are_no_numbers_reach_no_earlier_row(unfit: float) -> None:
+    """Their weight is 0 there, and 0 times infinity is no number either."""
+    model = tiny(LlamaForCausalLM, LlamaConfig)
+    runner = runner_of(model)
+    whole = run(runner, TABLE, 0, TOKENS[:6])
+    runner._decoder._embeddings[TOKENS[4], 0] = unfit
+    spoilt = run(runner, TABLE, 0, TOKENS[:6])
+    assert torch.equal(spoilt[:4], whole[:4])
+    # Those that see it must not answer as if nothing were.
+    assert not bool(spoilt[4:].isfinite().any())
+    assert not bool(run(runner, TABLE, 5, TOKENS[5:6]).isfinite().any())
