@@ -344,10 +344,10 @@ class Replica:
         return self._engine.failure is None and not hangs
 
     def _figures(self) -> Figures:
-        stats = self._engine.stats()
         # The engine runs ahead of this loop: what has ended there by now is in the figures no
-        # more, though its end is still on its way here.
-        alive = frozenset(self._engine.keys())
+        # more, though its end is still on its way here. So both are asked for at once.
+        standing = self._engine.standing()
+        stats, alive = standing.stats, standing.keys
         return Figures(
             total_blocks=stats.total_blocks,
             free_blocks=stats.free_blocks,

@@ -35,6 +35,7 @@ from engine.submission import (
     DuplicateKey,
     EngineFailed,
     Progress,
+    Standing,
     StepReport,
     Submission,
 )
@@ -192,9 +193,16 @@ class Engine:
             return self._scheduler.stats()
 
     def keys(self) -> tuple[str, ...]:
-        """The unfinished requests, in order of submission."""
+        """The requests whose end has not been told, in order of submission."""
         with self._changed:
             return tuple(self._ids)
+
+    def standing(self) -> Standing:
+        """Where the scheduler stands, and with whom: both at the same moment."""
+        with self._changed:
+            known = self._scheduler
+            keys = frozenset(key for key, id in self._ids.items() if id in known)
+            return Standing(known.stats(), keys)
 
     def prefix_events(self) -> tuple[list[int], list[int]]:
         """Hashes of blocks that the prefix cache finds since the last call, and no more.

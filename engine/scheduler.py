@@ -262,6 +262,10 @@ class Scheduler:
         """Return the ids of the requests that hold blocks, highest rank first."""
         return [state.id for state in self._roster.running]
 
+    def __contains__(self, id: object) -> bool:
+        """Return whether a request waits or runs."""
+        return id in self._roster.states
+
     def unfinished(self) -> int:
         """Return how many requests wait or run."""
         return len(self._roster.states)

@@ -140,6 +140,20 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where an engine stands at one moment.
+
+    Attributes:
+        stats: what its requests hold and wait for.
+        keys: the requests of which ``stats`` speaks. Others have ended, and their blocks are
+            free, though that may still have to be told.
+    """
+
+    stats: SchedulerStats
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Whether the loop moves: busy with the same step count for long means it hangs.
 

@@ -19,7 +19,8 @@ from deployments.messages import Goodbye, Heard, Refusal, RefusalKind
 from deployments.replica import Replica
 from deployments.tracing import Tracing
 from engine.request import FinishReason, QueueFull, SamplingParams
-from engine.submission import Delta, EngineFailed, Progress, StepReport, Submission
+from engine.scheduler_config import SchedulerStats
+from engine.submission import Delta, EngineFailed, Progress, Standing, StepReport, Submission
 from router.report import Report
 
 TIMEOUT_S = 5.0
@@ -83,13 +84,13 @@ class FakeEngine:
 
     def tell(self) -> None:
         deltas, self._late = self._late, []
-        self._on_step(StepReport(tuple(deltas), self.stats()))
+        self._on_step(StepReport(tuple(deltas), self._stats()))
 
-    def keys(self) -> tuple[str, ...]:
-        return tuple(self._live)
+    def standing(self) -> Standing:
+        return Standing(self._stats(), frozenset(self._live))
 
-    def stats(self) -> Any:
-        return SimpleNamespace(
+    def _stats(self) -> SchedulerStats:
+        return SchedulerStats(
             total_blocks=10,
             free_blocks=10 - len(self._live),
             running=len(self._live),
@@ -98,10 +99,8 @@ class FakeEngine:
             preemptions=0,
             admission_preemptions=0,
             recomputed_tokens=0,
-            queried_tokens=0,
-            found_tokens=0,
-            restored_tokens=0,
             gap_admissions=0,
+            steps=0,
         )
 
     def progress(self) -> Progress:
