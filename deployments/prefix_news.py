@@ -7,7 +7,7 @@ MOST_NEWS: Final = 4_096
 """Hashes that one report tells of; what is left goes with the next."""
 
 MOST_HELD: Final = 65_536
-"""Hashes that a full report tells of; of a larger cache, the newest."""
+"""Hashes that a full report tells of; of a larger cache, those that will stay longest."""
 
 
 class PrefixCache(Protocol):
@@ -16,8 +16,11 @@ class PrefixCache(Protocol):
     def prefix_events(self) -> tuple[list[int], list[int]]:
         """Return what can be found since the last call, and what no more; nothing is in both."""
 
-    def held_prefixes(self) -> list[int]:
-        """Return all that can be found, oldest first; ``prefix_events`` begins anew."""
+    def held_prefixes(self, most: int) -> list[int]:
+        """Return what can be found, at most so much; ``prefix_events`` begins anew.
+
+        What stays longest comes first, and nothing before the block that it depends on.
+        """
 
 
 class Told(NamedTuple):
@@ -31,7 +34,9 @@ class Told(NamedTuple):
 class PrefixNews:
     """Collects news for the reports of one replica.
 
-    What was collected counts as told: whoever cannot deliver it is to tell all the next time.
+    What was collected counts as told, until its report turns out to be lost. To list all again
+    holds up the engine, so that is not done for a router that cannot be reached: once a report has
+    arrived there, all is told with the next.
     """
 
     def __init__(self, cache: PrefixCache) -> None:
@@ -42,11 +47,13 @@ class PrefixNews:
         """
         self._cache = cache
         self._left: dict[int, bool] = {}  # hash -> whether it can be found now
+        self._reached = True
+        self._owed = False
 
     @property
     def left(self) -> bool:
         """Whether there was more than the last report could tell."""
-        return bool(self._left)
+        return self._owed or bool(self._left)
 
     def collect(self, *, full: bool) -> Told:
         """Return what the next report is to say.
@@ -54,9 +61,12 @@ class PrefixNews:
         Args:
             full: it tells all that the replica holds.
         """
-        if full:
+        if not self._reached:
+            return Told()
+        if full or self._owed:
+            self._owed = False
             self._left.clear()
-            return Told(prefixes=tuple(self._cache.held_prefixes()[-MOST_HELD:]))
+            return Told(prefixes=tuple(self._cache.held_prefixes(MOST_HELD)))
         stored, removed = self._cache.prefix_events()
         self._left |= dict.fromkeys(stored, True) | dict.fromkeys(removed, False)
         now = dict(islice(self._left.items(), MOST_NEWS))
@@ -66,3 +76,11 @@ class PrefixNews:
             tuple(key for key, there in now.items() if there),
             tuple(key for key, there in now.items() if not there),
         )
+
+    def lost(self) -> None:
+        """The last report did not arrive, as far as is known."""
+        self._reached, self._owed = False, True
+
+    def arrived(self) -> None:
+        """The last report did arrive."""
+        self._reached = True

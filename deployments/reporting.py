@@ -167,7 +167,11 @@ class Reporter:
             # Whatever it was, it is the router's trouble: this replica goes on serving.
             logger.warning("report %d did not reach the router: %r", self._seq, error)
             self._full = True
+            if self._prefixes is not None:
+                self._prefixes.lost()
             return
+        if self._prefixes is not None:
+            self._prefixes.arrived()
         self._full, self._demand = heard.full, heard.demand
         del self._admitted[:admitted]
         del self._ended[:ended]

@@ -213,11 +213,15 @@ class Engine:
         with self._changed:
             return blocks.take_events() if isinstance(blocks, BlockManager) else ([], [])
 
-    def held_prefixes(self) -> list[int]:
-        """Hashes of all blocks that the prefix cache finds; the events begin anew."""
+    def held_prefixes(self, most: int) -> list[int]:
+        """Hashes of blocks that the prefix cache finds; the events begin anew.
+
+        Args:
+            most: how many at most; of more, those that it will keep longest.
+        """
         blocks = self._scheduler.blocks
         with self._changed:
-            return blocks.held_prefixes() if isinstance(blocks, BlockManager) else []
+            return blocks.held_prefixes(most) if isinstance(blocks, BlockManager) else []
 
     def progress(self) -> Progress:
         """Whether the loop moves."""

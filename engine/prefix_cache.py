@@ -20,6 +20,7 @@ Invariants between calls:
 """
 
 import heapq
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,10 +157,12 @@ class BlockManager:
         chain = self._chains.pop(id)
         self._withdraw(id, chain)
         for block in reversed(self._tables.pop(id)):
-            left = self._holders.pop(block) - 1
+            left = self._holders[block] - 1
             if left:
-                self._holders[block] = left
-            elif block in self._name_of:
+                self._holders[block] = left  # in its place in the order, see held_prefixes
+                continue
+            del self._holders[block]
+            if block in self._name_of:
                 self._cached[block] = None
             else:
                 heapq.heappush(self._unused, block)
@@ -233,10 +236,18 @@ class BlockManager:
         """
         return self._log.take()
 
-    def held_prefixes(self) -> list[int]:
-        """Return the hints of all blocks that can be found; ``take_events`` begins anew."""
-        self._log.take()
-        return [hint(name) for name in self._block_of]
+    def held_prefixes(self, most: int) -> list[int]:
+        """Return the hints of blocks that can be found; ``take_events`` begins anew.
+
+        Args:
+            most: how many at most. Those that are evicted last come first, so each one comes
+                after the block that it depends on.
+        """
+        self._log = PrefixLog()
+        # A held block has been held for as long as those that depend on it, or longer.
+        lasting = itertools.chain(self._holders, reversed(self._cached))
+        names = (self._name_of[block] for block in lasting if block in self._name_of)
+        return [hint(name) for name in itertools.islice(names, most)]
 
     def audit(self) -> None:
         """Check that the books add up, in time that grows with the blocks there are.

@@ -33,7 +33,7 @@ class Report:
             for since its last report, and still holds.
         removed: hashes of blocks that it held and holds no more; none is in both.
         prefixes: all hashes that it holds, but for what ``stored`` and ``removed`` say beside; or
-            None. Sent with ``held``.
+            None. Sent with ``held``, or with the next report if the last one seemed to be lost.
     """
 
     replica: str

@@ -13,6 +13,7 @@ class Cache:
     def __init__(self) -> None:
         self.held: dict[int, None] = {}
         self._log = PrefixLog()
+        self.listings = 0
 
     def store(self, key: int) -> None:
         if key not in self.held:
@@ -27,9 +28,10 @@ class Cache:
     def prefix_events(self) -> tuple[list[int], list[int]]:
         return self._log.take()
 
-    def held_prefixes(self) -> list[int]:
+    def held_prefixes(self, most: int) -> list[int]:
         self._log.take()
-        return list(self.held)
+        self.listings += 1
+        return list(self.held)[:most]
 
 
 def heard(known: set[int], told: Told) -> set[int]:
@@ -41,7 +43,7 @@ def heard(known: set[int], told: Told) -> set[int]:
 _Events = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["store", "evict"]), st.integers(0, 9)),
-        st.tuples(st.sampled_from(["report", "full"]), st.just(0)),
+        st.tuples(st.sampled_from(["report", "full", "lost report"]), st.just(0)),
     ),
     max_size=40,
 )
@@ -49,16 +51,27 @@ _Events = st.lists(
 
 @given(_Events)
 def test_who_hears_every_report_knows_what_is_held(events: list[tuple[str, int]]) -> None:
+    """Lost ones are made good, and cost one listing of all, however many they are."""
     cache = Cache()
-    news, known = PrefixNews(cache), set[int]()
-    for what, key in events:
+    news, known, lost = PrefixNews(cache), set[int](), False
+    arrivals = 0
+    for what, key in [*events, ("report", 0), ("report", 0)]:
         if what in ("store", "evict"):
             getattr(cache, what)(key)
             continue
-        told = news.collect(full=what == "full")
+        told = news.collect(full=what == "full" or lost)
         assert not set(told.stored) & set(told.removed)
-        known = heard(known, told)
-        assert known == set(cache.held)
+        lost = what == "lost report"
+        if lost:
+            news.lost()
+            assert news.left
+        else:
+            news.arrived()
+            known = heard(known, told)
+            arrivals += 1
+            assert news.left or known == set(cache.held)
+        assert cache.listings <= arrivals + 1
+    assert not news.left
 
 
 def test_what_one_report_cannot_tell_goes_with_the_next() -> None:
@@ -76,13 +89,13 @@ def test_what_one_report_cannot_tell_goes_with_the_next() -> None:
     assert heard(heard(set(), first), second) == set(cache.held)
 
 
-def test_a_full_report_tells_the_newest_and_leaves_nothing_behind() -> None:
+def test_a_full_report_tells_what_stays_longest_and_leaves_nothing_behind() -> None:
     cache = Cache()
     news = PrefixNews(cache)
     for key in range(MOST_HELD + 7):
         cache.store(key)
     news.collect(full=False)
     full = news.collect(full=True)
-    assert full == Told(prefixes=tuple(range(7, MOST_HELD + 7)))
+    assert full == Told(prefixes=tuple(range(MOST_HELD)))
     assert not news.left
     assert news.collect(full=False) == Told()

@@ -103,8 +103,8 @@ class Node:
     def prefix_events(self) -> tuple[list[int], list[int]]:
         return self.manager.take_events()
 
-    def held_prefixes(self) -> list[int]:
-        return self.manager.held_prefixes()
+    def held_prefixes(self, most: int) -> list[int]:
+        return self.manager.held_prefixes(most)
 
     def compute(self, *tokens: int) -> None:
         """Run a request from its beginning to its end."""

@@ -71,9 +71,9 @@ def test_the_hashes_of_what_can_be_found_are_those_of_its_tokens() -> None:
     bench.run()
     whole = [*PROMPT, *bench.inbox.tokens("a")]
     assert bench.engine.prefix_events() == (chain(whole, 4)[3:], [])
-    assert bench.engine.held_prefixes() == chain(whole, 4)
+    assert bench.engine.held_prefixes(99) == chain(whole, 4)
     assert bench.engine.prefix_events() == ([], [])
-    assert Bench().engine.held_prefixes() == []
+    assert Bench().engine.held_prefixes(99) == []
     assert Bench().engine.prefix_events() == ([], [])
 
 
@@ -88,7 +88,7 @@ def test_what_a_failed_step_left_behind_is_not_found() -> None:
     bench.submit("a", PROMPT)
     bench.run()
     assert bench.inbox.of("a")[-1].error is not None
-    assert bench.engine.held_prefixes() == []
+    assert bench.engine.held_prefixes(99) == []
     bench.runner.before = before
     bench.submit("b", PROMPT)
     bench.run()
@@ -107,7 +107,7 @@ def test_an_abort_while_its_step_runs_leaves_what_was_computed_before() -> None:
     before, bench.runner.before = bench.runner.before, abort
     bench.engine.step()
     bench.runner.before = before
-    assert bench.engine.held_prefixes() == chain(PROMPT[:8], 4)
+    assert bench.engine.held_prefixes(99) == chain(PROMPT[:8], 4)
     bench.submit("b", PROMPT)
     bench.run()
     assert cached_tokens(bench, "b") == 8

@@ -152,3 +152,20 @@ def test_blocks_are_evicted_from_what_gives_up_its_first_at_once() -> None:
     """Fault: the order of eviction is a dict, which is searched from where it once began, so
     that many evictions in a row take the square of their time."""
     assert isinstance(manager()._cached, OrderedDict)
+
+
+def test_a_short_list_of_what_is_held_tells_of_what_stays_longest() -> None:
+    """Fault: all names are listed for a few; or what is told of begins in the middle."""
+    blocks = BlockManager(4, range(12))
+    first, second, third = list(range(8)), list(range(20, 28)), list(range(40, 52))
+    for id, tokens in enumerate((first, second)):
+        blocks.allocate(id, tokens)
+        blocks.release(id, tokens)
+    blocks.allocate(2, third)
+    blocks.computed(2, third, 12)
+    blocks.allocate(3, [*first, 9])
+    blocks.release(3, [*first, 9])
+    wanted = [*chain(third, 4), *chain(first, 4), *chain(second, 4)]
+    for most in (0, 2, 4, 6, 99):
+        assert blocks.held_prefixes(most) == wanted[:most]
+    assert blocks.take_events() == ([], [])

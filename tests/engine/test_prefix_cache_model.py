@@ -128,10 +128,17 @@ class CacheAgainstPlain(RuleBasedStateMachine):
         self.told = (self.told - set(removed)) | set(stored)
         assert self.told == self.found()
 
-    @rule()
-    def listen_from_the_start(self) -> None:
-        self.told = set(self.real.held_prefixes())
+    @rule(most=st.integers(0, 14))
+    def listen_from_the_start(self, most: int) -> None:
+        """However little is told, who is told of a block is told of all before it."""
+        some, told = self.real.held_prefixes(most), self.real.held_prefixes(99)
+        self.told = set(told)
         assert self.told == self.found()
+        assert some == told[:most]
+        place = {key: at for at, key in enumerate(told)}
+        for salt, tokens in self.plain.content.values():
+            keys = chain(tokens, self.size, salt)
+            assert [place[key] for key in keys] == sorted(place[key] for key in keys)
 
     def found(self) -> set[int]:
         return {chain(tokens, self.size, salt)[-1] for salt, tokens in self.plain.content.values()}
