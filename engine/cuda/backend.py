@@ -14,6 +14,7 @@ from engine.cuda.sampling import CudaSampler
 from engine.cuda.tiled import TiledAttention
 from engine.cuda.trial import try_attention, try_decoder, try_draw
 from engine.cuda.upload import current
+from engine.families import head_dim
 from engine.kv_pool import KVPool
 from engine.runner import ModelRunner
 
@@ -96,8 +97,7 @@ def _heads_of(model: PreTrainedModel) -> HeadShape:
     config: Any = model.config
     heads: int = config.num_attention_heads
     kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
-    dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return HeadShape.of(heads, kv_heads, dim)
+    return HeadShape.of(heads, kv_heads, head_dim(model))
 
 
 def _machine(device: torch.device) -> tuple[str, ...]:

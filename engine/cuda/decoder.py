@@ -15,12 +15,7 @@ from transformers import PreTrainedModel
 from engine.attention.triton_paged import HeadShape, TileStep, TritonAttention
 from engine.cuda.gemm import Gemms, InvariantGemm, Order, Parts
 from engine.cuda.layers import Norm, Rotary, gated, normed, rotated
-
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""transformers' names of the model types whose layers are built of these parts."""
-
-# The angles of other kinds of rotary embeddings change with the length of the sequence.
-_FIXED_ANGLES = ("default", "linear", "llama3", "yarn")
+from engine.families import unlike
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +31,7 @@ class _Layer:
 
 def can_decode(model: PreTrainedModel) -> bool:
     """Whether a :class:`Decoder` computes what this model computes."""
-    config: Any = model.config
-    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    return (
-        config.model_type in FAMILIES
-        and config.hidden_act == "silu"
-        and rope.get("rope_type", "default") in _FIXED_ANGLES
-        and rope.get("partial_rotary_factor", 1) == 1
-    )
+    return unlike(model) is None
 
 
 class Decoder:

@@ -10,14 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from engine.families import head_dim, unlike
 from engine.kv_pool import KVShape
 from engine.native.library import Draw, Library, NativeUnavailable, Shape
 
-# One way of computing a layer: norm, rotated attention, norm, gated MLP. They differ in
-# biases and in norms of heads, which are found in the model itself.
-_KINDS = ("llama", "mistral", "qwen2", "qwen3")
-# Their angles depend on the position alone.
-_ROPES = ("default", "linear", "llama3", "yarn")
 _MOST_DIM = 256
 PANEL_TOKENS: Final = 16
 """Tokens that the pool keeps together: a block is one or more times so many."""
@@ -49,18 +45,15 @@ def require_supported(model: PreTrainedModel, block_tokens: int) -> None:
         NativeUnavailable: they do not; with what is lacking.
     """
     config = model.config
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    dim = _head_dim(model)
+    dim, otherwise = head_dim(model), unlike(model)
+    if otherwise is not None:
+        raise NativeUnavailable(otherwise)
     needs = (
-        (config.model_type in _KINDS, f"the model is of kind {config.model_type!r}"),
         (model.dtype in (torch.bfloat16, torch.float32), f"the weights are {model.dtype}"),
         (model.device.type == "cpu", f"the weights are on {model.device}"),
         (dim % 16 == 0 and dim <= _MOST_DIM, f"a head has {dim} elements"),
         (config.hidden_size % 2 == 0, f"hidden_size is {config.hidden_size}, which is odd"),
         (config.intermediate_size % 2 == 0, f"intermediate_size is {config.intermediate_size}"),
-        (getattr(config, "hidden_act", "") == "silu", "the MLP is not gated by SiLU"),
-        (rope in _ROPES, f"the rotary embedding is of kind {rope!r}"),
-        (_rotated(model) == dim, f"{_rotated(model)} of a head's {dim} elements are rotated"),
         (block_tokens % PANEL_TOKENS == 0, f"block_tokens is {block_tokens}"),
     )
     for holds, otherwise in needs:
@@ -98,7 +91,7 @@ class NativeModel:
         self.shape = KVShape(
             model.config.num_hidden_layers,
             model.config.num_key_value_heads,
-            _head_dim(model),
+            head_dim(model),
             self.dtype,
         )
         self.positions = model.config.max_position_embeddings
@@ -209,20 +202,8 @@ class NativeModel:
             raise NativeUnavailable("memory ran out")
 
 
-def _head_dim(model: PreTrainedModel) -> int:
-    config = model.config
-    named: int | None = getattr(config, "head_dim", None)
-    return named or config.hidden_size // config.num_attention_heads
-
-
-def _rotated(model: PreTrainedModel) -> int:
-    body: Any = model.base_model
-    rotary = getattr(body, "rotary_emb", None)
-    return 0 if rotary is None else 2 * rotary.inv_freq.numel()
-
-
 def _shape(model: PreTrainedModel, block_tokens: int) -> Shape:
-    config, dim = model.config, _head_dim(model)
+    config, dim = model.config, head_dim(model)
     body: Any = model.base_model
     attention = body.layers[0].self_attn
     return Shape(

@@ -134,6 +134,8 @@ def test_models_of_other_parts_are_told_apart() -> None:
     yarn = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     assert not can_decode(tiny(LlamaForCausalLM, LlamaConfig, rope_parameters=yarn))
     assert not can_decode(tiny(LlamaForCausalLM, LlamaConfig, hidden_act="gelu"))
+    half = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    assert not can_decode(tiny(LlamaForCausalLM, LlamaConfig, rope_parameters=half))
 
 
 def test_orders_name_every_shape_once() -> None:
