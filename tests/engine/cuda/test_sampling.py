@@ -8,8 +8,10 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from engine.cuda import filters, sampling
+from engine.cuda.draw import draw_tokens
 from engine.cuda.filters import Filters, apply
 from engine.cuda.sampling import CudaSampler
 from engine.logits import SampleRow
@@ -103,18 +105,39 @@ def test_filters_keep_what_the_cpu_keeps(ranks: int) -> None:
         assert torch.equal(kept.logits[i].isfinite().nonzero().squeeze(1), expected), p
 
 
+class Waits(TorchFunctionMode):
+    """Writes down what would wait for a device: copies to the host, and sizes that data decide."""
+
+    _CALLS = ("cpu", "item", "tolist", "nonzero", "masked_select", "unique")
+    _NUMBERS = ("__bool__", "__int__", "__float__", "__index__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.kernel = False  # the interpreter copies what a GPU's kernel reads where it lies
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        index = args[1] if func is Tensor.__getitem__ else None
+        by_mask = isinstance(index, Tensor) and index.dtype == torch.bool
+        if not self.kernel and (func.__name__ in self._CALLS + self._NUMBERS or by_mask):
+            self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+    def draw(self, *arguments: Tensor) -> Tensor:
+        self.kernel = True
+        try:
+            return draw_tokens(*arguments)
+        finally:
+            self.kernel = False
+
+
 def test_tokens_and_errors_come_in_one_copy() -> None:
-    copies = 0
-    fetch = sampling.Chosen.fetch
-
-    def counted(chosen: sampling.Chosen) -> Any:
-        nonlocal copies
-        copies += 1
-        return fetch(chosen)
-
-    with patch.object(sampling.Chosen, "fetch", counted):
-        CudaSampler(VOCAB, "cpu").sample(gaussian(6), some_rows(6))
-    assert copies == 1
+    """Each copy waits for all that was launched, and the device idles meanwhile."""
+    waits, logits, rows = Waits(), gaussian(48), some_rows(48)
+    with patch.object(sampling, "draw_tokens", waits.draw), waits:
+        chosen = CudaSampler(VOCAB, "cpu").sample(logits, rows)
+    assert len(chosen) == 48
+    assert waits.seen == ["cpu"]
 
 
 def test_logits_of_another_shape_are_refused() -> None:
