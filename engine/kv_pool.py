@@ -35,10 +35,11 @@ class KVShape:
 class KVPool:
     """K and V of every layer: [blocks, block_tokens, 2, kv_heads, head_dim].
 
-    One block more than asked for is kept, the null block: it is zero and never
-    written.  Padding reads from it, and a block is cleared when it gets a new owner,
-    so that every key read is finite: what an earlier owner left, even a value that is
-    no number, can never reach another request's attention.
+    One block more than asked for is kept, the null block, which is nobody's: torch's
+    kernels read it for padding, and CUDA graphs store their padding rows there.  What an
+    earlier owner left in a block, even a value that is no number, never reaches another
+    request's attention: torch's path clears a block that gets a new owner, since it reads
+    beyond a sequence's end; the other kernels do not read there.
     """
 
     def __init__(
