@@ -31,6 +31,7 @@ Why no order of messages counts a grant twice, or not at all:
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from router.prefix_index import Fate
 from router.queue import Entry
 from router.report import Report
 from router.ticket import Ticket
@@ -49,6 +50,7 @@ class Grant:
         preempting: it fitted nowhere, and was placed where it will preempt.
         shared: how many of its blocks hold a beginning of its prompt that requests placed there
             before have too.
+        fate: what was held of its prompt there, None if it does not say what that begins with.
     """
 
     blocks: int
@@ -56,6 +58,7 @@ class Grant:
     entry: Entry | None
     preempting: bool = False
     shared: int = 0
+    fate: Fate | None = None
 
     def age_s(self, now: float) -> float | None:
         """Seconds since it was made, None when that is not known."""

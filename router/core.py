@@ -11,6 +11,7 @@ that no replica takes now, nobody passes it, and nobody in the queue was to be p
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from engine.rank import Rank, rank_of
@@ -172,7 +173,7 @@ class RouterCore:
         self._bounced += 1
         self._ledger.close(replica)
         self._placing.unplace(grant)
-        self._queue.put(grant.entry)
+        self._queue.put(replace(grant.entry, returned=True))
         return self._placing.run(now)
 
     def lost(self, replica: str) -> Lost:
@@ -311,7 +312,7 @@ class RouterCore:
         if promised or not self._over(0) or not any(one.id in self._queue for one in tickets):
             return decisions, True
         for ticket in tickets:
-            placing.placed -= placing.forget(ticket)
+            placing.undo(ticket)
             self._tenants.drop(ticket.id, now, ran=False)
         ids = {ticket.id for ticket in tickets}
         others = [decision for decision in decisions if decision.ticket not in ids]

@@ -101,8 +101,8 @@ class Gauges:
         by_priority: of those that wait, the highest priority first.
         by_tenant: in the order of the key file; empty without one.
         expired_total: tickets whose time to start had passed, since the router's start.
-        by_prefix: placements by `router.prefix_index.Fate`, of tickets that say what their prompts
-            begin with.
+        by_prefix: tickets that were placed, by `router.prefix_index.Fate`, of those that say what
+            their prompts begin with.
     """
 
     queued: int

@@ -26,7 +26,8 @@ class Ledger:
     - What is expected of the tickets' prefixes is expected of those that have a grant.
 
     Attributes:
-        fates: grants of tickets that say what their prompts begin with, by what was held of that.
+        fates: tickets that say what their prompts begin with, by what was held of that where they
+            were placed; one that came back counts as it was placed first.
     """
 
     def __init__(self, lookahead: int, silence: Silence) -> None:
@@ -164,16 +165,15 @@ class Ledger:
         account = self._accounts[replica]
         ticket = entry.ticket
         self._turn += 1
-        shared = self._expect(ticket, replica) if ticket.prefix else 0
-        grant = Grant(ticket.blocks_now, now, entry, preempting, shared)
+        fate, shared = None, 0
+        if ticket.prefix:
+            fate, shared = self._prefixes.expect(ticket.id, replica, ticket.prefix)
+            if not entry.returned:
+                self.fates[fate] += 1
+        grant = Grant(ticket.blocks_now, now, entry, preempting, shared, fate)
         account.charge(ticket.id, grant, self._turn)
         self._home[ticket.id] = account
         self._index(account)
-
-    def _expect(self, ticket: Ticket, replica: str) -> int:
-        fate, shared = self._prefixes.expect(ticket.id, replica, ticket.prefix)
-        self.fates[fate] += 1
-        return shared
 
     def holder(self, ticket_id: str) -> str | None:
         """The replica that has the ticket's grant, or None."""
@@ -195,7 +195,7 @@ class Ledger:
         account = self._home.pop(ticket_id, None)
         if account is None:
             return None
-        self._prefixes.settle(ticket_id)
+        self._prefixes.settle(ticket_id, ran=finished and ticket_id in account.admitted)
         grant = account.drop(ticket_id, finished=finished)
         self._index(account)
         return grant
@@ -230,12 +230,15 @@ class Ledger:
                 self._measure_pools()
         if newer:
             self._silence.heard(report.replica, now)
-            self._prefixes.hear(report)
+        # Who was named before has been there for a while; of the others nobody knows.
+        ran = {ticket_id for ticket_id in report.ended if ticket_id in account.admitted}
         for ticket_id in report.admitted:
             account.name_admitted(ticket_id)
-        ended = [self._end(account, ticket_id) for ticket_id in report.ended]
+        ended = [self._end(account, one, ran=one in ran) for one in report.ended]
         if report.held is not None:
             ended += self._reconcile(account, report.held, now, elsewhere, newer)
+        if newer:  # after that, since what was computed for those may be gone already
+            self._prefixes.hear(report)
         self._index(account)
         return [grant for grant in ended if grant is not None]
 
@@ -283,12 +286,12 @@ class Ledger:
         self._measure_pools()
         return account
 
-    def _end(self, account: Account, ticket_id: str) -> Grant | None:
+    def _end(self, account: Account, ticket_id: str, *, ran: bool) -> Grant | None:
         # A ticket may have a grant elsewhere by now; a report speaks for its own replica alone.
         if self._home.get(ticket_id) is not account:
             return None
         del self._home[ticket_id]
-        self._prefixes.settle(ticket_id)
+        self._prefixes.settle(ticket_id, ran=ran)
         return account.name_ended(ticket_id)
 
     def _reconcile(
@@ -315,7 +318,7 @@ class Ledger:
                 self._home[ticket_id] = account
         still = set(held)
         gone = [ticket_id for ticket_id in account.admitted if ticket_id not in still]
-        return [self._end(account, ticket_id) for ticket_id in gone]
+        return [self._end(account, ticket_id, ran=True) for ticket_id in gone]
 
     def _measure_pools(self) -> None:
         figures = [account.figures for account in self._accounts.values()]

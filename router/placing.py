@@ -65,15 +65,22 @@ class Placing:
         self.placed = 0
         self.expired = 0
 
-    def forget(self, ticket: Ticket) -> bool:
-        """Undo what became of the ticket in the queue or on a replica; say whether on one."""
+    def forget(self, ticket: Ticket) -> Grant | None:
+        """Give up the ticket's place in the queue or on a replica; return what it had there."""
         if self.queue.take(ticket.id) is not None:
-            return False
+            return None
         grant = self.ledger.drop(ticket.id)
-        if grant is None:
-            return False
-        self.unplace(grant)
-        return True
+        if grant is not None:
+            self.unplace(grant)
+        return grant
+
+    def undo(self, ticket: Ticket) -> None:
+        """Make it as if the ticket, which came in this turn, had not come."""
+        grant = self.forget(ticket)
+        if grant is not None:
+            self.placed -= 1
+            if grant.fate is not None:
+                self.ledger.fates[grant.fate] -= 1
 
     def unplace(self, grant: Grant) -> None:
         """Take back the charge for a placement that came to nothing."""

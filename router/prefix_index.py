@@ -1,10 +1,10 @@
 """PrefixIndex: which replicas hold which beginnings of prompts, or soon will."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from router.prefix_depths import DEPTHS
 from router.report import Report
@@ -14,13 +14,16 @@ MOST_PAIRS: Final = 2_000_000
 
 _BATCH: Final = 1024  # pairs that are forgotten together
 _LOOKS: Final = 32  # holders that one look-up passes at most
+_SPARE: Final = 4  # use is noted once less than this part of the room is left
 
 # Of a ticket's hashes, those by which it is known what is in use: one that is in use says so of
 # all before it, and counting each would cost more than all the rest of a placement.
 _COUNTED: Final = slice(3, None, 4)
 
-# One holder is by far the most common, and a dict of one takes several times the memory.
-_Holders: TypeAlias = str | dict[str, None]
+# In place of a holder's name, which is not empty: there are several. One is by far the most common,
+# and a dict of one takes several times the memory. And the collector of garbage, which comes by
+# often since so little else lives long here, passes over a dict that has only numbers and strings.
+_SEVERAL: Final = ""
 
 
 class Match(NamedTuple):
@@ -68,15 +71,21 @@ class PrefixIndex:
     kind goes with its ticket; by then the replica has told what it keeps.
 
     It is a hint: what it does not know costs a prefill, what it says in error the same. So it may
-    forget. With more than ``most`` pairs, the oldest go of the replica that has most of them.
+    forget. With more than ``most`` pairs, of the replica that has most of them those go that were
+    used the longest ago. Since a replica names a hash once and may hold it for days, a hash that
+    was forgotten is learned again from a ticket that has it and ran there.
+
+    A replica that holds a block holds those before it. What was forgotten of these may leave gaps,
+    so `matches` looks from the end of a prompt.
 
     Invariants: a replica is in the holders of a hash if and only if the hash is in its table;
     there is no empty set of holders; ``_pairs`` is the number of entries in all tables. An entry is
     twice the number of tickets that expect it, and were placed when it had not been reported, plus
-    one if the replica has reported it.
+    one if the replica has reported it; less, if it was forgotten meanwhile. The tables are in order
+    of use, as far as there has been need to forget.
     """
 
-    __slots__ = ("_expected", "_holders", "_most", "_pairs", "_tables", "_uses")
+    __slots__ = ("_expected", "_holders", "_most", "_pairs", "_several", "_tables", "_uses")
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
         """Start empty.
@@ -87,7 +96,8 @@ class PrefixIndex:
         self._most = most
         self._pairs = 0
         self._tables: dict[str, dict[int, int]] = {}
-        self._holders: dict[int, _Holders] = {}
+        self._holders: dict[int, str] = {}
+        self._several: dict[int, dict[str, None]] = {}  # those of hashes that have several
         self._expected: dict[str, Expectation] = {}
         self._uses: dict[str, dict[int, int]] = {}  # replica -> hash -> tickets that count it
 
@@ -125,8 +135,12 @@ class PrefixIndex:
         """
         fate, shared = self._fate(replica, prefix), self._in_use(replica, prefix, len(prefix))
         table = self._tables.setdefault(replica, {})
-        # What was reported is a beginning, or nearly so: expecting a little more does no harm.
-        new = prefix[bisect_left(prefix, True, key=lambda key: not table.get(key, 0) & 1) :]
+        known = len(prefix)  # what was reported is a beginning, but for gaps
+        while known and not table.get(prefix[known - 1], 0) & 1:
+            known -= 1
+        new = prefix[known:]
+        if self._pairs > self._most - self._most // _SPARE:
+            self._touch(table, replica, prefix[:known])
         for key in new:
             state = table.get(key)
             if state is None:
@@ -140,16 +154,27 @@ class PrefixIndex:
         self._shrink()
         return fate, shared
 
-    def settle(self, ticket: str) -> None:
-        """Expect nothing of a ticket any more; unknown ones are passed over."""
+    def settle(self, ticket: str, *, ran: bool = False) -> None:
+        """Expect nothing of a ticket any more; unknown ones are passed over.
+
+        Args:
+            ticket: its id.
+            ran: its prompt was computed, so the replica holds it until it says that it does not.
+        """
         expected = self._expected.pop(ticket, None)
         if expected is None:
             return
         replica = expected.replica
-        table, uses = self._tables.get(replica, {}), self._uses.get(replica, {})
+        uses = self._uses.get(replica, {})
+        table = self._tables.get(replica, {})
+        ran &= replica in self._tables  # else it was dropped, and holds nothing
         for key in expected.new:
             state = table.get(key, 0)
-            if state > 2:
+            if ran:
+                if not state:  # forgotten meanwhile
+                    self._list(key, replica)
+                table[key] = max(0, state - 2) | 1
+            elif state > 2:
                 table[key] = state - 2
             elif state == 2:
                 self._forget(table, key, replica)
@@ -157,17 +182,23 @@ class PrefixIndex:
             count = uses.pop(key, 0) - 1
             if count > 0:
                 uses[key] = count
+        self._shrink()
 
     def held(self, replica: str, prefix: tuple[int, ...]) -> int:
-        """How many blocks of a prompt the replica holds; O(log prefix).
+        """How many blocks of a prompt the replica holds, or less if there are gaps; O(log prefix).
 
-        By bisection, since who holds a block holds those before it. What was forgotten of them
-        can make it less than it is.
+        Less does no harm: `matches` names the replica with what it holds.
         """
         table = self._tables.get(replica)
         if not table:
             return 0
-        many = bisect_left(prefix, True, key=lambda key: key not in table)
+        many, beyond = 0, len(prefix)  # the first so many are held, the last of these is not
+        while many < beyond:
+            middle = (many + beyond) // 2
+            if prefix[middle] in table:
+                many = middle + 1
+            else:
+                beyond = middle
         return DEPTHS[many - 1] if many else 0
 
     def matches(self, prefix: tuple[int, ...], above: int) -> Iterator[list[Match]]:
@@ -187,7 +218,12 @@ class PrefixIndex:
             holders = self._holders.get(prefix[at])
             if holders is None:
                 continue
-            some = (holders,) if isinstance(holders, str) else islice(holders, _LOOKS)
+            if holders:
+                if holders not in seen:
+                    seen.add(holders)
+                    yield [Match(holders, DEPTHS[at], self._in_use(holders, prefix, at + 1))]
+                continue
+            some = islice(self._several[prefix[at]], _LOOKS)
             if more := [replica for replica in some if replica not in seen]:
                 seen.update(more)
                 yield [Match(one, DEPTHS[at], self._in_use(one, prefix, at + 1)) for one in more]
@@ -205,13 +241,23 @@ class PrefixIndex:
         for at in range(len(prefix) - 1, -1, -1):
             holders = self._holders.get(prefix[at])
             if holders is not None:
-                here = replica == holders if isinstance(holders, str) else replica in holders
+                here = replica == holders or (
+                    holders == _SEVERAL and replica in self._several[prefix[at]]
+                )
                 return Fate.HERE if here else Fate.ELSEWHERE
         return Fate.NOWHERE
 
-    def _store(self, replica: str, keys: Iterable[int]) -> None:
+    def _touch(self, table: dict[int, int], replica: str, keys: tuple[int, ...]) -> None:
+        """Note that a beginning which the replica holds was used, and close its gaps."""
+        for key in reversed(keys):  # the first of them is to be forgotten last
+            state = table.pop(key, 0)
+            if not state:
+                self._list(key, replica)
+            table[key] = state | 1
+
+    def _store(self, replica: str, keys: Sequence[int]) -> None:
         table = self._tables.setdefault(replica, {})
-        for key in keys:
+        for key in reversed(keys):  # as in `_touch`
             state = table.get(key)
             if state is None:
                 self._list(key, replica)
@@ -229,7 +275,7 @@ class PrefixIndex:
             elif state & 1:
                 table[key] = state - 1
 
-    def _replace(self, replica: str, keys: Iterable[int]) -> None:
+    def _replace(self, replica: str, keys: Sequence[int]) -> None:
         kept = frozenset(keys)
         said = [key for key, state in self._tables.get(replica, {}).items() if state & 1]
         self._remove(replica, [key for key in said if key not in kept])
@@ -238,22 +284,22 @@ class PrefixIndex:
     def _list(self, key: int, replica: str) -> None:
         """Add the replica to those that hold the hash; the caller enters it in the table."""
         self._pairs += 1
-        holders = self._holders.get(key)
-        if holders is None:
-            self._holders[key] = replica
-        elif isinstance(holders, str):
-            self._holders[key] = {holders: None, replica: None}
-        else:
-            holders[replica] = None
+        holder = self._holders.setdefault(key, replica)
+        if holder == _SEVERAL:
+            self._several[key][replica] = None
+        elif holder != replica:
+            self._several[key] = {holder: None, replica: None}
+            self._holders[key] = _SEVERAL
 
     def _unlist(self, key: int, replica: str) -> None:
-        holders = self._holders[key]
-        if isinstance(holders, str):
+        if self._holders[key] != _SEVERAL:
             del self._holders[key]
             return
+        holders = self._several[key]
         del holders[replica]
         if len(holders) == 1:
             self._holders[key] = next(iter(holders))
+            del self._several[key]
 
     def _forget(self, table: dict[int, int], key: int, replica: str) -> None:
         del table[key]
@@ -261,7 +307,7 @@ class PrefixIndex:
         self._unlist(key, replica)
 
     def _shrink(self) -> None:
-        """Forget the oldest of the largest table until there are not too many.
+        """Forget of the largest table what was used the longest ago, until it is not too much.
 
         Looking for it costs O(replicas), but once for many pairs that were added.
         """

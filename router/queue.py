@@ -16,11 +16,13 @@ class Entry:
         ticket: the ticket.
         rank: fixed at the first acquire; kept when a replica sends the ticket back.
         since: the router's clock at the first acquire, in seconds.
+        returned: it was placed, and a replica sent it back.
     """
 
     ticket: Ticket
     rank: Rank
     since: float
+    returned: bool = False
 
 
 class TicketQueue:

@@ -6,6 +6,7 @@ import pytest
 
 from router.config import RouterConfig
 from router.core import RouterCore
+from router.errors import Busy
 from router.policy import PlacementPolicy
 from router.prefix_affinity import PrefixAffinity
 from router.prefix_index import Fate
@@ -153,6 +154,66 @@ def test_what_was_computed_stays_when_the_ticket_goes() -> None:
     replica.running["other"] = 3
     core.report(replica.report())
     assert ask(core, "y", CHAT) == home
+
+
+@pytest.mark.parametrize("told_by", ["report", "release"])
+def test_a_request_that_ran_teaches_what_no_report_will_tell_again(told_by: str) -> None:
+    replicas = fleet("a")
+    core = core_of(replicas)
+    a, probe = replicas["a"], replace(ticket("x"), prefix=CHAT)
+    a.cached |= dict.fromkeys(CHAT)  # the router has forgotten it
+    assert ask(core, "x", CHAT) == "a"
+    a.submit("x", 20)
+    a.step()
+    core.report(a.report())
+    a.end("x")
+    if told_by == "report":
+        core.report(a.report())
+    core.release("x", finished=True)
+    assert core._ledger.held("a", probe) == 16
+    core.report(a.report(full=True))
+    assert core._ledger.held("a", probe) == 16
+    a.evict(CHAT)
+    core.report(a.report())
+    assert core._ledger.held("a", probe) == 0
+
+
+def test_nothing_is_learned_that_the_report_of_the_end_takes_back() -> None:
+    replicas = fleet("a")
+    core = core_of(replicas)
+    a = replicas["a"]
+    assert ask(core, "x", CHAT) == "a"
+    a.submit("x", 20, CHAT)
+    a.step()
+    core.report(a.report())
+    a.end("x")
+    a.evict(CHAT)
+    core.report(a.report())
+    assert len(core._ledger._prefixes) == 0
+
+
+def test_a_call_that_does_not_fit_was_never_placed() -> None:
+    """Fault: every try of a client that is refused counts as requests that were placed well."""
+    replicas = fleet("a", max_seqs=2)
+    core = core_of(replicas, config=RouterConfig(lookahead=0, max_queued=0))
+    holds(core, replicas["a"], *CHAT)
+    assert ask(core, "first", CHAT) == "a"
+    for i in range(5):
+        both = [replace(ticket(f"{i}.{k}", 20), prefix=CHAT, call=str(i)) for k in range(2)]
+        with pytest.raises(Busy):
+            core.acquire_all(both)
+    gauges = core.gauges()
+    assert gauges.placed_total == 1
+    assert dict(gauges.by_prefix) == {"here": 1, "elsewhere": 0, "nowhere": 0}
+
+
+def test_one_that_comes_back_counts_once() -> None:
+    """And what was counted is not taken back, which would look like a restart of the router."""
+    replicas = fleet("ab")
+    core = core_of(replicas)
+    home = ask(core, "x", CHAT)
+    assert where(core.bounced("x"))["x"] != home
+    assert dict(core.gauges().by_prefix) == {"here": 0, "elsewhere": 0, "nowhere": 1}
 
 
 def test_what_was_evicted_is_forgotten() -> None:
