@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deployments.messages import Refusal, ReplicaInfo
-from deployments.prefixes import prefix_of
+from deployments.prefix import Prefix
 from engine.request import SamplingParams
 from engine.submission import Submission
 from router.ticket import Ticket
@@ -49,7 +49,7 @@ class Order:
         end_at: when it is given up in any case.
         traceparent: the W3C trace context that its spans belong to; empty without tracing.
         salt: only requests with the same one share what a prefix cache keeps.
-        prefix: of the prompt, as in `router.ticket.Ticket`; None if the router does not look.
+        prefix: of the prompt; None if the router does not look.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Order:
     end_at: float | None = None
     traceparent: str = ""
     salt: bytes = b""
-    prefix: tuple[int, ...] | None = None
+    prefix: Prefix | None = None
 
     def deadline(self, begun: bool) -> tuple[float, str] | None:
         """When it is given up and by which limit, the message of the refusal; None is never.
@@ -114,9 +114,12 @@ class Order:
         )
 
     def _prefix(self, block_tokens: int, generated: Sequence[int]) -> tuple[int, ...]:
-        if self.prefix is None or not generated:
-            return self.prefix or ()
-        return prefix_of((*self.prompt, *generated), block_tokens, self.salt)
+        if self.prefix is None:
+            return ()
+        if not generated:
+            return self.prefix.told
+        rest = self.prompt[self.prefix.blocks * block_tokens :]
+        return self.prefix.extended((*rest, *generated), block_tokens)
 
     def submission(self, key: str, generated: tuple[int, ...]) -> Submission:
         """Return what a replica is given for one life of the sequence, of this name."""

@@ -31,10 +31,12 @@ DEPTHS: Final = tuple(islice(_depths(), MOST_TOLD))
 """How many blocks the first, second, ... hash of a ticket stands for."""
 
 
-def thinned(hashes: Sequence[int]) -> tuple[int, ...]:
+def thinned(hashes: Sequence[int], after: int = 0) -> tuple[int, ...]:
     """Return those hashes that are told.
 
     Args:
-        hashes: of all full blocks of a prompt, from the first on; each of all up to its end.
+        hashes: of full blocks of a prompt, each of all up to its end.
+        after: blocks that come before these.
     """
-    return tuple(hashes[depth - 1] for depth in DEPTHS[: bisect_right(DEPTHS, len(hashes))])
+    first, end = bisect_right(DEPTHS, after), bisect_right(DEPTHS, after + len(hashes))
+    return tuple(hashes[depth - after - 1] for depth in DEPTHS[first:end])

@@ -15,6 +15,7 @@ from deployments.openai.logprobs import Ledger
 from deployments.openai.terms import Terms
 from deployments.openai.tokens import TokenNames
 from deployments.openai.tool_parser import CallParser, CallPiece
+from deployments.prefix import Prefix
 from engine.request import FinishReason, SamplingParams
 
 _ID_BITS = 128
@@ -38,14 +39,14 @@ class Job:
         params: for the engine, which generates one token at least.
         echo: the prompt's text, if it is to stand before the answer.
         mute: nothing is to be generated: what the engine does generate is dropped.
-        prefix: of the prompt, as in `router.ticket.Ticket`; None if the router does not look.
+        prefix: of the prompt; None if the router does not look.
     """
 
     prompt: tuple[int, ...]
     params: SamplingParams
     echo: str | None = None
     mute: bool = False
-    prefix: tuple[int, ...] | None = None
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
 """A conversation's second turn goes where its first was computed: all but Ray and the model."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.config import ServeConfig
 from deployments.intake import Intake
@@ -13,12 +17,12 @@ from deployments.openai.call import Job
 from deployments.openai.completions import CompletionCall
 from deployments.openai.terms import Terms
 from deployments.order import Order
+from deployments.prefix import Prefix, prefix_of
 from deployments.prefix_news import PrefixNews
-from deployments.prefixes import prefix_of
 from deployments.reporting import Figures, Reporter
 from deployments.tenant import Tenant
 from engine.prefix_cache import BlockManager
-from engine.prefix_hash import chain
+from engine.prefix_hash import chain, names_after
 from engine.request import SamplingParams
 from router.report import Report
 from tests.deployments.fleet import WELL, Fleet
@@ -29,14 +33,14 @@ INFO = ReplicaInfo("f", 4, 40, 160)
 PROMPT = tuple(range(50))
 
 
-def order(prompt: tuple[int, ...], prefix: tuple[int, ...] | None) -> Order:
+def order(prompt: tuple[int, ...], prefix: Prefix | None) -> Order:
     return Order("k", prompt, PARAMS, 0, 0, 0.0, "id", prefix=prefix)
 
 
 def test_a_ticket_says_what_its_prompt_begins_with_if_anybody_looks() -> None:
     told = prefix_of(PROMPT, 4, b"")
-    assert told == tuple(chain(PROMPT, 4))
-    assert order(PROMPT, told).ticket("k", "k", INFO, (), False).prefix == told
+    assert told.told == tuple(chain(PROMPT, 4))
+    assert order(PROMPT, told).ticket("k", "k", INFO, (), False).prefix == told.told
     assert order(PROMPT, None).ticket("k", "k", INFO, (), False).prefix == ()
     assert order(PROMPT, None).ticket("k", "k", INFO, (7, 8), True).prefix == ()
 
@@ -54,18 +58,43 @@ async def test_what_goes_on_elsewhere_says_so_too_with_what_was_generated() -> N
     assert again == tuple(chain((1, 2, 3, 4, 5, 7, 8, 9), 4))
 
 
+@given(st.integers(0, 150), st.integers(1, 150))
+def test_a_longer_sequence_is_told_of_as_if_hashed_from_its_beginning(one: int, more: int) -> None:
+    prompt, generated = tuple(range(one)), tuple(range(1_000, 1_000 + more))
+    moved = order(prompt, prefix_of(prompt, 4, b"s")).ticket("k", "k", INFO, generated, True)
+    assert moved.prefix == prefix_of(prompt + generated, 4, b"s").told
+
+
+def test_a_move_hashes_what_was_generated_and_not_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fault: all that a dead replica ran is hashed on the event loop, before it can go on."""
+    asked = order(PROMPT, prefix_of(PROMPT, 4, b""))
+    hashed: list[int] = []
+
+    def names(parent: bytes, tokens: Sequence[int], block_tokens: int) -> list[bytes]:
+        hashed.append(len(tokens))
+        return names_after(parent, tokens, block_tokens)
+
+    monkeypatch.setattr("deployments.prefix.names_after", names)
+    monkeypatch.setattr("engine.prefix_hash.names_after", names)
+    asked.ticket("k", "k", INFO, (7, 8, 9), True)
+    assert hashed == [len(PROMPT) % 4 + 3]
+
+
 def test_choices_of_one_prompt_share_its_prefix() -> None:
     intake = Intake(ServeConfig(placement="prefix_affinity", block_size=4), random.Random(0))
     tenant, call = Tenant("search"), _call(PROMPT, PROMPT, (9,) * 8, (9,) * 8)
     one, two, three, four = intake._with_prefixes(lambda: call, tenant)().jobs
     salt = intake.salt(tenant, call.terms)
-    assert one.prefix == two.prefix == tuple(chain(PROMPT, 4, salt))
-    assert three.prefix == four.prefix == tuple(chain((9,) * 8, 4, salt))
+    assert one.prefix == two.prefix == prefix_of(PROMPT, 4, salt)
+    assert three.prefix == four.prefix == prefix_of((9,) * 8, 4, salt)
+    assert one.prefix.told == tuple(chain(PROMPT, 4, salt))
 
 
 def test_the_replica_is_given_the_salt_that_the_ticket_was_hashed_with() -> None:
     """Fault: the router looks for blocks by names that no replica gives them."""
-    salted = replace(order(PROMPT, ()), salt=b"s")
+    salted = replace(order(PROMPT, prefix_of(PROMPT, 4, b"s")), salt=b"s")
     assert salted.submission("k", (7, 8)).salt == b"s"
     ticket = salted.ticket("k", "k", INFO, (7, 8), True)
     assert ticket.prefix == tuple(chain((*PROMPT, 7, 8), 4, b"s"))

@@ -19,3 +19,7 @@ def test_the_hashes_are_those_of_the_depths() -> None:
     for blocks in (0, 1, 15, 16, 17, 100, 300_000):
         told = thinned(range(1, blocks + 1))
         assert told == tuple(depth for depth in DEPTHS if depth <= blocks)
+        for before in (0, 1, 16, 17, 99):
+            if before <= blocks:
+                more = thinned(range(before + 1, blocks + 1), before)
+                assert thinned(range(1, before + 1)) + more == told
