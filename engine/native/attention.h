@@ -1,7 +1,8 @@
 // Paged attention: decode and prefill by one kernel, with one order over the keys.
 //
 // The pool keeps sixteen tokens of one layer and head together: their keys as a panel, so
-// that scores are a product of rows and panels, then their values, token after token. A row
+// that scores are a product of rows and panels, then their values, a word of each element
+// after the other, so that weighted sums are products too. A row
 // walks the keys from the first in tiles of 64 with a running maximum (Milakov and
 // Gimelshein, "Online normalizer calculation for softmax", 2018). The tiles' borders and the
 // order within them follow from the row's position alone.
@@ -49,7 +50,9 @@ class LayerPool {
         Word* to = reinterpret_cast<Word*>(keys(table, panel, head)) + lane;
         const Word* from = reinterpret_cast<const Word*>(key);
         for (int k = 0; k < dim_ / E::PER_WORD; ++k) to[k * LANES] = from[k];
-        std::memcpy(values(table, panel, head) + lane * dim_, value, dim_ * sizeof(Storage));
+        Word* row = reinterpret_cast<Word*>(values(table, panel, head)) + lane / E::PER_WORD * dim_;
+        for (int d = 0; d < dim_; d += LANES)
+            E::store_part(row + d, value + d, lane % E::PER_WORD);
     }
 
   private:
@@ -143,11 +146,12 @@ class Attention {
                int count, int first, int rows) const {
         const int panels = (count + PANEL_TOKENS - 1) / PANEL_TOKENS;
         const Word* keys[TILE_PANELS];
-        const Storage* values[TILE_PANELS];
+        const Word* values[TILE_PANELS];
         for (int p = 0; p < panels; ++p) {
             keys[p] = reinterpret_cast<const Word*>(
                 pool.keys(table, key / PANEL_TOKENS + p, head));
-            values[p] = pool.values(table, key / PANEL_TOKENS + p, head);
+            values[p] = reinterpret_cast<const Word*>(
+                pool.values(table, key / PANEL_TOKENS + p, head));
         }
         const int height = tile_height(rows);
         for (int r = first; r < first + rows; r += height) {
@@ -163,7 +167,8 @@ class Attention {
         }
     }
 
-    // Turn a row's scores into weights; returns by how much its earlier weights fade.
+    // Turn a row's scores into weights, in E's words; returns by how much its earlier weights
+    // fade.
     float weigh(Attending& state, int row, float* scores, int count) const {
         const Vec scale = _mm512_set1_ps(scale_), never = _mm512_set1_ps(-INFINITY);
         Vec s[TILE_PANELS];
@@ -183,7 +188,7 @@ class Attention {
             const int left = std::clamp(count - p * LANES, 0, LANES);
             s[p] = left == 0 ? _mm512_setzero_ps()
                              : _mm512_maskz_mov_ps(first_lanes(left), exp(_mm512_sub_ps(s[p], top)));
-            _mm512_store_ps(scores + p * LANES, s[p]);
+            E::store(reinterpret_cast<Storage*>(scores) + p * LANES, s[p]);
         }
         const Vec faded = exp(_mm512_sub_ps(_mm512_set1_ps(before), top));
         float* total = state.total.get() + static_cast<size_t>(row) * LANES;
@@ -193,34 +198,39 @@ class Attention {
     }
 
     template <int ROWS, int VECS>
-    void gather_exactly(const Storage* const* values, int d, int count, const Tile& weights,
+    void gather_exactly(const Word* const* values, int d, int count, const Tile& weights,
                         const float* faded, float* sum) const {
+        constexpr int PANEL_WORDS = PANEL_TOKENS / E::PER_WORD;
         Vec acc[ROWS][VECS];
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECS; ++v)
                 acc[r][v] = _mm512_mul_ps(_mm512_load_ps(sum + r * dim_ + v * LANES),
                                           _mm512_set1_ps(faded[r]));
-        for (int key = 0; key < count; ++key) {
-            const Storage* value =
-                values[key / PANEL_TOKENS] + key % PANEL_TOKENS * dim_ + d;
-            Vec x[VECS];
+        const auto add = [&](int word, int parts) __attribute__((always_inline)) {
+            const Word* value = values[word / PANEL_WORDS] + word % PANEL_WORDS * dim_ + d;
+            __m512i x[VECS];
 #pragma GCC unroll 4
-            for (int v = 0; v < VECS; ++v) x[v] = E::load(value + v * LANES);
+            for (int v = 0; v < VECS; ++v)
+                x[v] = E::first_parts(_mm512_loadu_si512(value + v * LANES), parts);
 #pragma GCC unroll 6
             for (int r = 0; r < ROWS; ++r) {
-                const Vec weight = _mm512_set1_ps(weights.at[r][key]);
+                const Word* row = reinterpret_cast<const Word*>(weights.at[r]);
+                const __m512i weight = _mm512_set1_epi32(static_cast<int>(row[word]));
 #pragma GCC unroll 4
-                for (int v = 0; v < VECS; ++v) acc[r][v] = _mm512_fmadd_ps(weight, x[v], acc[r][v]);
+                for (int v = 0; v < VECS; ++v) acc[r][v] = E::dot(acc[r][v], weight, x[v]);
             }
-        }
+        };
+        for (int word = 0; word < count / E::PER_WORD; ++word) add(word, E::PER_WORD);
+        // Behind the last key may lie anything, and nothing times no number is no number.
+        if (const int rest = count % E::PER_WORD; rest != 0) add(count / E::PER_WORD, rest);
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECS; ++v) _mm512_store_ps(sum + r * dim_ + v * LANES, acc[r][v]);
     }
 
     // Add to each row's sum the weighted values' elements from d on.
-    void gather(int rows, int vecs, const Storage* const* values, int d, int count,
+    void gather(int rows, int vecs, const Word* const* values, int d, int count,
                 const Tile& weights, const float* faded, float* sum) const {
-        using Method = void (Attention::*)(const Storage* const*, int, int, const Tile&,
+        using Method = void (Attention::*)(const Word* const*, int, int, const Tile&,
                                            const float*, float*) const;
         static constexpr Method table[TILE_ROWS][4] = {
 #define TIDEGATE_ROW(r)                                                          \

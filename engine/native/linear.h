@@ -64,7 +64,9 @@ class Linear {
                 std::memcpy(&to[k * LANES + lane],
                             weight + static_cast<size_t>(lane) * inputs + k * E::PER_WORD,
                             sizeof(Word));
-        if (bias != nullptr) std::copy_n(bias, count, &bias_[panel * LANES]);
+        if (bias == nullptr) return;
+        biased_ = true;
+        std::copy_n(bias, count, &bias_[panel * LANES]);
     }
 
     // Call done(first_row, rows, first_panel, panels, tile) for each tile of x W^T + b.
@@ -94,7 +96,7 @@ class Linear {
                                                tile_number % TILE_PANELS, panels_ - 1);
                 multiply<E>(row, rows, panel, panels, words_, tile,
                             data_.get() + static_cast<size_t>(ahead) * words_ * LANES);
-                for (int i = 0; i < rows; ++i)
+                for (int i = 0; biased_ && i < rows; ++i)
                     for (int p = 0; p < panels; ++p) {
                         float* at = &tile.at[i][p * LANES];
                         const float* bias = &bias_[(first_panel + p) * LANES];
@@ -112,6 +114,7 @@ class Linear {
     int panels_;
     int words_;
     Buffer<Word> data_;
+    bool biased_ = false;
     std::vector<float> bias_;
 };
 

@@ -36,6 +36,12 @@ struct Float32 {
     static Vec load(const Storage* from, int count) {
         return _mm512_maskz_loadu_ps(first_lanes(count), from);
     }
+    // Put sixteen elements into the place-th halves of as many words.
+    static void store_part(Word* to, const Storage* from, int) {
+        _mm512_storeu_ps(to, _mm512_loadu_ps(from));
+    }
+    // The first elements of words that are full only so far.
+    static __m512i first_parts(__m512i words, int) { return words; }
 };
 
 struct BFloat16 {
@@ -81,6 +87,15 @@ struct BFloat16 {
     }
     static void store(Storage* to, Vec x, int count) {
         _mm256_mask_storeu_epi16(to, first_lanes(count), narrow(x));
+    }
+    static void store_part(Word* to, const Storage* from, int place) {
+        const __m512i low = _mm512_cvtepu16_epi32(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+        const __m512i x = place == 0 ? low : _mm512_slli_epi32(low, 16);
+        _mm512_mask_storeu_epi16(to, place == 0 ? 0x55555555 : 0xaaaaaaaa, x);
+    }
+    static __m512i first_parts(__m512i words, int count) {
+        return count == 1 ? _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) : words;
     }
 };
 
