@@ -35,12 +35,13 @@ class Found:
     Attributes:
         tokens: leading tokens whose K and V would be there.
         held: the blocks of those that others hold: they would cost nothing.
-        coming: most of what is left is being computed for another request, and will be found.
+        coming: tokens after those that are being computed for other requests, and will be
+            found; 0 if they are less than half of what is left.
     """
 
     tokens: int = 0
     held: tuple[int, ...] = ()
-    coming: bool = False
+    coming: int = 0
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:

@@ -53,7 +53,9 @@ class RequestState:
         gone: it has ended or was aborted.
         preempted: it ran before, so the queue's limit does not count it.
         admission_preemptions: how often it made way for a newcomer.
-        passed: how often one that ranks behind it was admitted while it waited.
+        passed: how often one that ranks behind it was admitted because it could not start itself.
+        waits_until: the step from which it waits no longer for what others compute of its
+            tokens; 0 while it never did.
         salt, skip_cache: as in Request.
         cached: tokens that a cache held when it was first seated.
     """
@@ -74,6 +76,7 @@ class RequestState:
     preempted: bool = False
     admission_preemptions: int = 0
     passed: int = 0
+    waits_until: int = 0
     salt: bytes = b""
     skip_cache: bool = False
     cached: int = 0

@@ -2,6 +2,7 @@
 
 from typing import Final, Protocol, runtime_checkable
 
+from engine.plan import Plan, RequestState
 from engine.request import is_int, require
 from engine.step_times import StepTimes
 
@@ -25,6 +26,24 @@ class PrefillPolicy(Protocol):
             alone: nothing else is in this step so far.
         """
         ...
+
+
+def granted(
+    policy: PrefillPolicy, state: RequestState, plan: Plan, computed: int, kept: int = 0
+) -> int:
+    """Return how many tokens of a request, after the first ``computed``, a step may take.
+
+    Args:
+        policy: how prompts are cut.
+        state: the request.
+        plan: the step so far.
+        computed: tokens whose K and V are there.
+        kept: tokens of the step's budget that are not for this request.
+    """
+    budget = plan.budget - kept
+    if budget <= 0:
+        return 0
+    return policy.chunk_len(len(state.tokens) - computed, budget, plan.empty)
 
 
 class WholePrompt:

@@ -190,11 +190,12 @@ class BlockManager:
             last = (len(tokens) - 1) // self._block_tokens
             while len(hits) + coming < last and names[len(hits) + coming + 1] in self._coming:
                 coming += 1
+            coming *= self._block_tokens
         return Found(
             tokens=len(hits) * self._block_tokens,
             held=tuple(block for block in hits if block in self._holders),
             # Waiting is worth it for what it saves, not for the few tokens that all chats share.
-            coming=coming > 0 and 2 * coming * self._block_tokens >= left,
+            coming=coming if 2 * coming >= left else 0,
         )
 
     def computed(self, id: int, tokens: Sequence[int], upto: int) -> None:

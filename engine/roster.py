@@ -95,7 +95,7 @@ class Roster:
             found = self._cache.look_up(state.tokens, state.salt)
         kept = 0 if self._swap is None else self._swap.kept(state.id)
         # Nor need it wait for others to compute what it has.
-        return replace(found, tokens=kept, coming=False) if kept > found.tokens else found
+        return replace(found, tokens=kept, coming=0) if kept > found.tokens else found
 
     def seat_head(self) -> None:
         """Move the highest-ranked waiting request to the running ones.
@@ -107,6 +107,15 @@ class Roster:
         allocation = self._allocate(state)
         self._queue.pop()
         self._seat(state, allocation)
+
+    def take_out_head(self) -> None:
+        """Take the highest-ranked waiting request out of the queue, until it is taken back."""
+        self._queue.pop()
+
+    def take_back(self, states: Iterable[RequestState]) -> None:
+        """Put those back into the queue that were taken out of it."""
+        for state in states:
+            self._queue.push(state.rank, state.id)
 
     def first(self, count: int) -> list[RequestState]:
         """Return the highest-ranked waiting requests, at most ``count``."""

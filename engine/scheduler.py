@@ -82,9 +82,9 @@ class Scheduler:
             config: the limits.
             blocks: the memory; nobody else may allocate from it.
             prefill_policy: how prompts are cut; WholePrompt if None.
+            clock: gives the arrival tick of requests that bring none; counts steps if None.
             swap: host memory for the blocks of who is preempted; without it they are computed
                 again. Whoever runs a plan first makes the copies of :meth:`take_copies`.
-            clock: gives the arrival tick of requests that bring none; counts steps if None.
         """
         self.config = config
         self.blocks = blocks
@@ -151,7 +151,7 @@ class Scheduler:
         if self._flying is not None:
             raise RuntimeError("the results of the step in flight are still to come")
         self._steps += 1
-        return self._decided(self._planner.next())
+        return self._decided(self._planner.next(self._steps))
 
     def schedule_ahead(self) -> None:
         """Plan the step after the one in flight, as if each of its rows gave a token and went on.
@@ -171,7 +171,7 @@ class Scheduler:
             state.flying = state.awaits = 1
             state.computed += 1
         self._steps += 1
-        self._plan = self._planner.next(ahead=True)
+        self._plan = self._planner.next(self._steps, ahead=True)
 
     def resume(self) -> ScheduleOutput:
         """Return the plan that was made ahead, less those who have ended since.
@@ -180,11 +180,11 @@ class Scheduler:
         """
         plan = self._plan
         if not plan.open:  # who is left out of it may find room by now
-            return self._decided(self._planner.next())
+            return self._decided(self._planner.next(self._steps))
         rows = [*[state for state, _ in plan.chunk_rows], *plan.decode_rows]
         if gone := [state for state in rows if state.gone]:
             plan = plan.without(gone)
-        return self._decided(self._planner.admit(plan))
+        return self._decided(self._planner.admit(plan, self._steps))
 
     def on_step(self, outputs: Iterable[StepOutput]) -> list[Token | Finished]:
         """Take the results of the last plan.

@@ -20,6 +20,8 @@ def choose_victims(
     blocks: BlockSpace,
     config: SchedulerConfig,
     shared: Collection[int] = (),
+    kept_seats: int = 0,
+    kept_blocks: int = 0,
 ) -> list[RequestState]:
     """Return the fewest running requests whose seats and blocks let a newcomer in.
 
@@ -32,6 +34,8 @@ def choose_victims(
         blocks: the memory that they hold.
         config: the levels, and how often one request makes way.
         shared: blocks in ``running``'s tables that the newcomer would share.
+        kept_seats, kept_blocks: those that are free, but not for the newcomer; with
+            ``running`` there are no more seats than ``config.max_seqs``.
 
     Returns:
         The victims, lowest rank first. Nobody if the newcomer lacks neither a seat nor
@@ -40,9 +44,9 @@ def choose_victims(
     if config.admission_preemption == 0 or config.policy is SchedPolicy.FCFS:
         return []
     needed = blocks_for(len(newcomer.tokens), blocks.block_tokens) - len(shared)
-    lacking = needed - blocks.free_blocks
+    lacking = needed - (blocks.free_blocks - kept_blocks)
     if lacking <= 0:
-        full = len(running) >= config.max_seqs
+        full = len(running) + kept_seats >= config.max_seqs
         return [running[-1]] if full and _yields(running[-1], newcomer, config) else []
     tail = list(takewhile(lambda state: _yields(state, newcomer, config), reversed(running)))
     # Most often it is clear without looking at single blocks that they are not enough.

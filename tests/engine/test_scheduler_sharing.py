@@ -244,9 +244,10 @@ jobs = st.lists(
     blocks=st.integers(13, 24),
     budget=st.sampled_from([6, 20, 64]),
     levels=st.sampled_from([0, 1, 3]),
+    passes=st.sampled_from([0, 2]),
 )
 def test_sharing_changes_no_answer(
-    jobs: list[Job], policy: PrefillPolicy, blocks: int, budget: int, levels: int
+    jobs: list[Job], policy: PrefillPolicy, blocks: int, budget: int, levels: int, passes: int
 ) -> None:
     """Fault: some order of hits, preemptions and aborts lets a request read what is not its
     own, since a shared block is written, given away, or found before it is computed."""
@@ -257,6 +258,7 @@ def test_sharing_changes_no_answer(
         max_seqs=5,
         policy="priority",
         admission_preemption=levels,
+        max_passes=passes,
     )
     todo = sorted(jobs, key=lambda job: job.step)
     leaving: dict[int, int] = {}

@@ -57,6 +57,20 @@ def test_as_few_as_give_the_blocks_from_the_tail_up(tokens: int, expected: list[
     assert victims(tokens, free=2, tables=[(1, 2), (3, 4), (5, 6)]) == expected
 
 
+@pytest.mark.parametrize(("seats", "blocks", "expected"), [(0, 0, []), (1, 0, [1]), (0, 2, [1])])
+def test_what_is_kept_for_others_is_not_free(seats: int, blocks: int, expected: list[int]) -> None:
+    """Fault: a newcomer takes what one that waits for a prefix is to start with."""
+    chosen = choose_victims(
+        newcomer(2),
+        running([0, 0]),
+        Tables(3, [(4, 5), (6, 7)]),
+        SchedulerConfig(max_seqs=3, admission_preemption=5),
+        kept_seats=seats,
+        kept_blocks=blocks,
+    )
+    assert [state.id for state in chosen] == expected
+
+
 def test_a_seat_costs_one_victim_however_many_blocks_are_free() -> None:
     assert victims(1, free=9, tables=[(1,), (2,)], max_seqs=2) == [1]
     assert victims(1, free=9, tables=[(1,), (2,)], max_seqs=3) == []
