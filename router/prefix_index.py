@@ -1,6 +1,5 @@
 """PrefixIndex: which replicas hold which beginnings of prompts, or soon will."""
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
@@ -53,6 +52,11 @@ class Expectation(NamedTuple):
     replica: str
     new: tuple[int, ...]
     counted: tuple[int, ...]
+
+
+def _depth(used: int) -> int:
+    """Blocks that so many counted hashes stand for."""
+    return DEPTHS[_COUNTED.start + (used - 1) * _COUNTED.step] if used else 0
 
 
 class Fate(StrEnum):
@@ -133,9 +137,10 @@ class PrefixIndex:
             What this means for the ticket, and how many of its blocks, at least, tickets that went
             there before have too.
         """
-        fate, shared = self._fate(replica, prefix), self._in_use(replica, prefix, len(prefix))
+        known = self._known(prefix)
+        fate = self._fate(replica, prefix[known - 1]) if known else Fate.NOWHERE
         table = self._tables.setdefault(replica, {})
-        known = len(prefix)  # what was reported is a beginning, but for gaps
+        # What was reported is a beginning, but for gaps.
         while known and not table.get(prefix[known - 1], 0) & 1:
             known -= 1
         new = prefix[known:]
@@ -148,11 +153,14 @@ class PrefixIndex:
                 state = 0
             table[key] = state + 2
         uses, counted = self._uses.setdefault(replica, {}), prefix[_COUNTED]
+        used = 0
         for key in counted:
-            uses[key] = uses.get(key, 0) + 1
+            count = uses.get(key, 0)
+            used += count > 0  # these come first
+            uses[key] = count + 1
         self._expected[ticket] = Expectation(replica, new, counted)
         self._shrink()
-        return fate, shared
+        return fate, _depth(used)
 
     def settle(self, ticket: str, *, ran: bool = False) -> None:
         """Expect nothing of a ticket any more; unknown ones are passed over.
@@ -233,19 +241,28 @@ class PrefixIndex:
         uses = self._uses.get(replica)
         if not uses:
             return 0
-        counted = prefix[_COUNTED.start : many : _COUNTED.step]
-        used = bisect_left(counted, True, key=lambda key: key not in uses)
-        return DEPTHS[_COUNTED.start + (used - 1) * _COUNTED.step] if used else 0
+        used, beyond = 0, len(range(_COUNTED.start, many, _COUNTED.step))
+        while used < beyond:
+            middle = (used + beyond) // 2
+            if prefix[_COUNTED.start + middle * _COUNTED.step] in uses:
+                used = middle + 1
+            else:
+                beyond = middle
+        return _depth(used)
 
-    def _fate(self, replica: str, prefix: tuple[int, ...]) -> Fate:
+    def _known(self, prefix: tuple[int, ...]) -> int:
+        """How many hashes there are up to the last that anybody holds."""
+        holders = self._holders
         for at in range(len(prefix) - 1, -1, -1):
-            holders = self._holders.get(prefix[at])
-            if holders is not None:
-                here = replica == holders or (
-                    holders == _SEVERAL and replica in self._several[prefix[at]]
-                )
-                return Fate.HERE if here else Fate.ELSEWHERE
-        return Fate.NOWHERE
+            if prefix[at] in holders:
+                return at + 1
+        return 0
+
+    def _fate(self, replica: str, last: int) -> Fate:
+        """What it means to go there, by the last hash that anybody holds."""
+        holder = self._holders[last]
+        here = replica in self._several[last] if holder == _SEVERAL else holder == replica
+        return Fate.HERE if here else Fate.ELSEWHERE
 
     def _touch(self, table: dict[int, int], replica: str, keys: tuple[int, ...]) -> None:
         """Note that a beginning which the replica holds was used, and close its gaps."""
@@ -285,9 +302,11 @@ class PrefixIndex:
         """Add the replica to those that hold the hash; the caller enters it in the table."""
         self._pairs += 1
         holder = self._holders.setdefault(key, replica)
+        if holder == replica:
+            return
         if holder == _SEVERAL:
             self._several[key][replica] = None
-        elif holder != replica:
+        else:
             self._several[key] = {holder: None, replica: None}
             self._holders[key] = _SEVERAL
 
