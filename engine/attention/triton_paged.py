@@ -141,7 +141,7 @@ class TritonAttention:
         values = q.new_empty(*apart, self.shape.dim, dtype=torch.float32)
         weights = q.new_empty(*apart, 2, dtype=torch.float32)
         pool = self._pool[layer]
-        large = self._width > 128
+        large, exact = self._width > 128, q.dtype == torch.float32
         attend[(len(step.tile_rows), self.shape.head_tiles, programs)](
             q,
             pool,
@@ -166,13 +166,14 @@ class TritonAttention:
             KV_HEADS=self.shape.kv_heads,
             LANES=self.shape.lanes,
             ROWS=TILE_ROWS,
-            KEYS=32 if large else 64,
+            # As many as the 99 KiB of shared memory of the smaller GPUs hold.
+            KEYS=64 if not large else 16 if exact else 32,
             SPLIT=SPLIT,
             DIM=self.shape.dim,
             WIDTH=self._width,
             BLOCK_TOKENS=self._block_tokens,
             SHARED=programs > 1,
-            PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            PRECISION="ieee" if exact else "tf32",
             num_warps=8 if large else 4,
             num_stages=3,
             enable_fp_fusion=False,

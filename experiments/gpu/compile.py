@@ -19,11 +19,13 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from engine.attention.plan import Segment
+from engine.attention.triton_paged import HeadShape
 from engine.batch import batch_of
 from engine.cuda import gemm
 from engine.cuda.decoder import Decoder
 from engine.cuda.runner import CudaRunner
 from engine.cuda.sampling import CudaSampler
+from engine.cuda.trial import try_attention
 from engine.kv_pool import KVPool
 from engine.logits import SampleRow
 from engine.request import SamplingParams
@@ -119,6 +121,14 @@ def compile_all(capability: int, dtype: torch.dtype, head_dims: tuple[int, ...])
                 runner.forward(batch_of([1] * rows, [Segment(table, 0, rows)], [rows - 1]))
         rows_of = [SampleRow(SamplingParams(temperature=t), 0, [1], []) for t in (0.0, 1.0)]
         CudaSampler(512, cpu).choose(torch.zeros(2, 512), rows_of)
+    return done
+
+
+def compile_attention(capability: int, dtype: torch.dtype, head_dim: int) -> list[Compiled]:
+    """Compile the attention of heads of one size alone, for decodes and prefills."""
+    done: list[Compiled] = []
+    with compiling(capability, done):
+        try_attention(HeadShape.of(4, 1, head_dim), dtype, torch.device("cpu"), 16, 1024)
     return done
 
 
