@@ -1,6 +1,9 @@
 """Backends for a GPU: a model with kernels of its own, or transformers' code over them."""
 
+import hashlib
+from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +20,8 @@ from engine.cuda.upload import current
 from engine.families import head_dim
 from engine.kv_pool import KVPool
 from engine.runner import ModelRunner
+
+_SOURCES = (Path(__file__).parent, Path(__file__).parents[1] / "attention")
 
 
 class DecoderBackend:
@@ -52,7 +57,7 @@ class DecoderBackend:
         return CudaSampler(vocab, self._decoder.device)
 
     def identity(self) -> object:
-        """Return the versions, the GPU, and in which order products are summed."""
+        """Return the versions, the kernels' sources, the GPU, and in which order sums are made."""
         orders = sorted(self._decoder.orders.items())
         return "decoder", _machine(self._decoder.device), orders
 
@@ -89,7 +94,7 @@ class TiledBackend:
         return CudaSampler(vocab, self._model.device)
 
     def identity(self) -> object:
-        """Return the versions, the GPU, and how products are computed."""
+        """Return the versions, the kernels' sources, the GPU, and how products are computed."""
         return "tiled", _machine(self._model.device), sorted(self._ways.items())
 
 
@@ -102,4 +107,11 @@ def _heads_of(model: PreTrainedModel) -> HeadShape:
 
 def _machine(device: torch.device) -> tuple[str, ...]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return torch.__version__, version("triton"), name
+    return torch.__version__, version("triton"), _digest(_SOURCES), name
+
+
+def _digest(folders: Sequence[Path]) -> str:
+    """Of the kernels and of how they are launched: another release may sum in another order."""
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    texts = (hashlib.sha256(file.read_bytes()).digest() for file in files)
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]

@@ -1,7 +1,9 @@
 """Backends for a GPU on the interpreter's device: other models' code over the same kernels."""
 
 import logging
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +18,7 @@ from engine.attention import triton_paged
 from engine.attention.plan import Segment
 from engine.backend import Limits, TorchBackend, TritonUnavailable, choose_backend
 from engine.batch import batch_of
+from engine.cuda import backend as cuda_backend
 from engine.cuda import draw, gemm, layers, linear, upload
 from engine.cuda.backend import DecoderBackend, TiledBackend
 from engine.cuda.decoder import can_decode
@@ -30,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("matrix_units")
 CPU = torch.device("cpu")
 TOKENS = [(i * 37 + 11) % 48 for i in range(7)]
 TABLE, OTHER = [7, 3], [1, 2]
+ENGINE = Path(cuda_backend.__file__).parents[1]
 USABLE = gemm.usable_tiles
 
 
@@ -87,6 +91,19 @@ def test_identities_tell_ways_and_shapes_apart() -> None:
     assert repr(decoder.identity()) == repr(
         DecoderBackend(random_model(TINY, torch.float32, CPU, 64), 4, 32, 16).identity()
     )
+
+
+def test_identities_tell_kernels_of_other_releases_apart(tmp_path: Path) -> None:
+    """While replicas are replaced by new ones, a stream must not go on over other kernels."""
+    backend = DecoderBackend(random_model(TINY, torch.float32, CPU, 64), 2, 64, 16)
+    before = repr(backend.identity())
+    for folder in ("cuda", "attention"):
+        copy = shutil.copytree(ENGINE / folder, tmp_path / folder)
+        kernels = copy / {"cuda": "kernels/gemm.py", "attention": "triton_kernel.py"}[folder]
+        kernels.write_text(kernels.read_text() + "# another order")
+        other = "attention" if folder == "cuda" else "cuda"
+        with patch.object(cuda_backend, "_SOURCES", (copy, ENGINE / other)):
+            assert repr(backend.identity()) != before
 
 
 def test_what_triton_cannot_keep_the_library_may(caplog: pytest.LogCaptureFixture) -> None:
