@@ -23,7 +23,7 @@ from engine.scheduler import (
     StepOutput,
     Token,
 )
-from engine.swap import SwapSpace
+from engine.swap import Copy, SwapSpace
 
 VOCABULARY = 997
 LOST = -1
@@ -88,6 +88,7 @@ class FakeModel:
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     memory: dict[tuple[int, int], int] = field(default_factory=dict)
     host: dict[tuple[int, int], int] = field(default_factory=dict)
+    copied: list[Copy] = field(default_factory=list)
 
     def add(self, prompt: Sequence[int], max_tokens: int = 4, **fields: object) -> int:
         """Queue a request and return its id."""
@@ -145,7 +146,8 @@ class FakeModel:
     def _copy(self) -> None:
         """Make the copies that are due; what nobody holds then is nobody's any more."""
         blocks = self.scheduler.blocks
-        for copy in self.scheduler.take_copies():
+        self.copied = self.scheduler.take_copies()
+        for copy in self.copied:
             for block, slot in zip(copy.blocks, copy.slots, strict=True):
                 for offset in range(blocks.block_tokens):
                     memory, host = (block, offset), (slot, offset)

@@ -98,18 +98,29 @@ def test_one_that_made_way_in_the_middle_of_its_prompt_goes_on_there() -> None:
     check_answers(model)
 
 
-def test_one_that_comes_and_goes_in_one_step_keeps_what_it_had() -> None:
-    """Fault: its blocks are copied out before what belongs there was copied in."""
-    model = swapping(policy="priority", admission_preemption=2, max_seqs=2, aging_steps=9)
-    low = model.add([1] * 9, 6)
+def test_copies_of_one_step_are_made_in_the_order_in_which_they_were_ordered() -> None:
+    """Fault: all copies out are made first, or all in: one overwrites what another reads."""
+    model = swapping(
+        4, policy="priority", admission_preemption=2, max_seqs=1, max_admission_preemptions=9,
+        aging_steps=9,
+    )  # fmt: skip
+    low = model.add([1] * 14, 6)
     model.step()
-    model.add([2] * 5, 2, priority=2)
-    model.add([3] * 14, 2, priority=2)
+    model.add([2] * 5, 1, priority=2)
     model.step()
-    assert model.plans[-1].preempted == [low]
-    # All three wait or run; the next plan is given up, and with it what it would have computed.
-    for _ in range(3):
-        model.scheduler.schedule()
+    # The plan in which it comes back is given up, and in the next it makes way again.
+    model.scheduler.schedule()
+    model.add([3] * 17, 1, priority=2)
+    model.scheduler.schedule()
+    # That one is aborted, so it comes back once more, and goes for a last one.
+    model.scheduler.abort(2)
+    model.scheduler.schedule()
+    model.add([4] * 17, 1, priority=2)
+    model.step()
+    assert [copy.out for copy in model.copied] == [False, True, False, True]
+    back, out, *_ = model.copied
+    assert set(back.blocks) & set(out.blocks)
+    assert set(back.slots) & set(out.slots)
     check_answers(model)
     assert low in model.reasons
 
