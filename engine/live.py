@@ -79,7 +79,8 @@ class Live:
     def score(self, start: int, told: list[TokenLogprobs]) -> None:
         """Keep what a chunk from position ``start`` says of the prompt's next tokens.
 
-        A prompt is computed from its first token, and from there again after a preemption.
+        After a preemption a prompt is computed again from its first token, or goes on from
+        ``start`` with what was swapped; what it said before that is kept.
         """
         if self.prompt is not None:
             self.prompt[start:] = told

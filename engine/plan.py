@@ -48,7 +48,9 @@ class RequestState:
         awaits: that step gives it a token, which counts for n and is not known: 0 or 1.
         reach: n up to which it can go on decoding as it is: its table has room, and it has
             not enough.
-        high: the largest c it ever lost; what is computed below it is computed again.
+        there: c when it was last seated.
+        high: the largest c it ever computed and lost; what is computed below it is computed
+            again.
         seated: it is in the running list, else in the waiting queue or gone.
         gone: it has ended or was aborted.
         preempted: it ran before, so the queue's limit does not count it.
@@ -56,8 +58,8 @@ class RequestState:
         passed: how often one that ranks behind it was admitted because it could not start itself.
         waits_until: the step from which it waits no longer for what others compute of its
             tokens; 0 while it never did.
-        salt, skip_cache: as in Request.
-        cached: tokens that a cache held when it was first seated.
+        salt, skip_cache: as in Request; once all of its prompt was computed, a cache is used again.
+        cached: tokens that a cache held when it was seated and then computed something.
     """
 
     id: int
@@ -70,6 +72,7 @@ class RequestState:
     flying: int = 0
     awaits: int = 0
     reach: int = 0
+    there: int = 0
     high: int = 0
     seated: bool = False
     gone: bool = False

@@ -249,7 +249,7 @@ class Request:
             clock's tick when the request is added.
         generated: tokens already produced elsewhere, which this request goes on from.
         salt: requests with different salts share no cached blocks.
-        skip_cache: compute all tokens, also where a cache holds their K and V.
+        skip_cache: compute all tokens of the prompt, also where a cache holds their K and V.
     """
 
     prompt: list[int]

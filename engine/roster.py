@@ -34,7 +34,7 @@ class Roster:
         admission_preemptions: how often that was to make way for a newcomer.
         gap_admissions: how often one was seated before others that rank before it.
         queried_tokens: tokens that were looked for in a prefix cache, at first seatings.
-        found_tokens: those of them whose K and V were there.
+        found_tokens: those of them whose K and V were there when it first computed something.
         restored_tokens: tokens that came back from host memory, not computed again.
     """
 
@@ -141,11 +141,12 @@ class Roster:
             there = self._swap.restore(state.id, there, self._blocks.block_table(state.id))
             self.restored_tokens += there - allocation.cached_tokens
         # Whatever there is, one token is left to compute: its logits are needed.
-        state.computed = min(there, len(state.tokens) - 1)
-        if self._cache is not None and not (state.preempted or state.skip_cache):
+        state.computed = state.there = min(there, len(state.tokens) - 1)
+        # One that was preempted before any step computed something of it begins anew.
+        if self._cache is not None and state.high == 0 and not state.skip_cache:
+            self.queried_tokens += 0 if state.preempted else len(state.tokens)
+            self.found_tokens += state.computed - state.cached
             state.cached = state.computed
-            self.queried_tokens += len(state.tokens)
-            self.found_tokens += state.computed
         state.seated = True
         self.measure(state, len(state.tokens))
         insort(self.running, state, key=_by_rank)
@@ -165,7 +166,11 @@ class Roster:
         if self._swap is not None:
             self._swap.keep(state.id, state.computed, self._blocks.block_table(state.id))
         self._unseat(state)
-        state.high = max(state.high, state.computed)
+        if state.computed > state.there:
+            state.high = max(state.high, state.computed)
+        if state.computed - state.flying >= state.prompt_len:
+            # What its prompt was computed for in full has been told.
+            state.skip_cache = False
         state.computed = 0
         state.preempted = True
         self.preemptions += 1

@@ -1,5 +1,7 @@
 """Any order of calls against the naive scheduler: same plans, blocks, events and counts."""
 
+from collections.abc import Sequence
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -9,7 +11,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from engine.blocks import FreeListBlocks
+from engine.blocks import Allocation, Found, FreeListBlocks
 from engine.invariants import check_invariants
 from engine.prefill import Chunked, WholePrompt
 from engine.prefix_cache import BlockManager
@@ -48,6 +50,18 @@ host_memory = st.sampled_from([0, 0, 2, 5, 40])
 crowd = st.lists(
     st.tuples(st.integers(1, 7), mostly(10, 12, 2), st.integers(0, 4)), min_size=3, max_size=6
 )
+
+
+class Unused(BlockManager):
+    """A prefix cache in which nobody finds anything."""
+
+    def allocate(
+        self, id: int, tokens: Sequence[int], salt: bytes = b"", reuse: bool = True
+    ) -> Allocation:
+        return super().allocate(id, tokens, salt, reuse=False)
+
+    def look_up(self, tokens: Sequence[int], salt: bytes = b"") -> Found:
+        return Found()
 
 
 class SchedulerAgainstNaive(RuleBasedStateMachine):
@@ -89,7 +103,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
             SchedulerConfig(
                 max_seqs, max_batch_tokens, max_waiting, policy, aging, max_model_len, *option
             ),
-            (BlockManager if self.cache else FreeListBlocks)(block_tokens, range(total_blocks)),
+            (Unused if self.cache else FreeListBlocks)(block_tokens, range(total_blocks)),
             WholePrompt() if max_chunk is None else Chunked(max_chunk),
             swap=SwapSpace(slots, block_tokens),
         )
@@ -130,9 +144,7 @@ class SchedulerAgainstNaive(RuleBasedStateMachine):
         expected = self.naive.add(prompt, max_tokens, priority, arrival, generated)
         got: int | str
         try:
-            got = self.real.add(
-                Request(prompt, max_tokens, priority, arrival, generated, skip_cache=self.cache)
-            )
+            got = self.real.add(Request(prompt, max_tokens, priority, arrival, generated))
         except (AdmitError, InvalidParam) as refusal:
             got = type(refusal).__name__
         assert got == expected

@@ -138,6 +138,38 @@ def test_who_wants_all_of_it_computed_finds_nothing() -> None:
     assert model.scheduler.stats().queried_tokens == 18
 
 
+def test_what_is_found_counts_from_when_it_is_used() -> None:
+    """Fault: one loses its seat in the step in which it got it, and what it found then still
+    counts when it comes back and computes all."""
+    model = caching(blocks=8, policy="priority", admission_preemption=2, max_seqs=1, aging_steps=9)
+    model.add(range(9), max_tokens=1)
+    model.run()
+    late = model.add(range(9), max_tokens=2)
+    model.scheduler.schedule()
+    assert model.scheduler.cached_tokens(late) == 8
+    model.add(range(50, 81), max_tokens=1, priority=5)  # takes its place, and all blocks
+    model.run()
+    assert [part for plan in model.plans for part in computed(plan) if part[0] == late] == [
+        (late, 0, 9)
+    ]
+    stats = model.scheduler.stats()
+    assert (stats.queried_tokens, stats.found_tokens) == (9 + 9 + 31, 0)
+    assert stats.recomputed_tokens == 0
+    check_answers(model)
+
+
+def test_who_wanted_all_of_it_computed_finds_it_once_that_has_been_told() -> None:
+    """Fault: one that is preempted while it decodes computes its prompt once more in full."""
+    model = caching(policy="priority", admission_preemption=2, max_seqs=1, aging_steps=9)
+    low = model.add(range(9), max_tokens=4, skip_cache=True)
+    model.step()
+    model.add(range(50, 53), max_tokens=1, priority=5)
+    model.run()
+    parts = [part for plan in model.plans for part in computed(plan) if part[0] == low]
+    assert parts == [(low, 0, 9), (low, 8, 2)]
+    check_answers(model)
+
+
 def test_requests_of_different_salts_share_nothing() -> None:
     """Fault: the scheduler forgets a request's salt on the way."""
     model = caching()
