@@ -69,7 +69,8 @@ class Pair:
 
     def __init__(self, most: int) -> None:
         self.index, self.plain = PrefixIndex(most), Plain()
-        self.replicas = {name: FakeReplica(name) for name in REPLICAS}
+        # Not at their first reports, which are full ones and would say that nothing is held.
+        self.replicas = {name: FakeReplica(name, seq=1) for name in REPLICAS}
         self.count = 0
 
     def move(self, kind: str, *what: object) -> None:
