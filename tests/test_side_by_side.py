@@ -20,9 +20,10 @@ ILL = "def test_ill():\n    assert 0\n"
         (f"{CLUSTER}{ILL}\n{WELL}", 1, "1 failed, 1 passed"),
         (f"{CLUSTER}{WELL}\n{ILL}", 1, "1 passed, 1 failed"),
         (WELL, 0, "1 passed"),
+        (f"import atexit\natexit.register(print, 'late')\n{CLUSTER}{WELL}", 0, "1 passed"),
         ("", 5, "no tests ran"),
     ],
-    ids=["cluster fails", "other fails", "no cluster", "none"],
+    ids=["cluster fails", "other fails", "no cluster", "something said at the end", "none"],
 )
 def test_each_test_runs_once_and_counts(
     text: str, status: int, closing: str, tmp_path: Path
