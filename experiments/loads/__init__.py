@@ -1,0 +1,1 @@
+"""Loads: what clients ask for and when, read from traces or made up, and written as traces."""

@@ -1,0 +1,1 @@
+"""The simulator: the real scheduler, router and autoscaler under a clock that is only counted."""
