@@ -17,9 +17,14 @@ from ray.serve.handle import DeploymentHandle
 from deployments.calls import Gone, answer_of
 from deployments.pinning import MEMBER
 
-PROBE_S = 0.3
-MISSES = 3
-"""Serve takes a replica out for a moment while it changes its settings: that is not the end."""
+PROBE_S = 1.0
+"""A call costs a replica 2 ms of CPU time, and there is hardly ever news."""
+
+MISSES, AGAIN_S = 3, 0.3
+"""Serve takes a replica out for a moment while it changes its settings: that is not the end.
+
+So it is asked so many times, so far apart, before that is believed.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -55,4 +60,4 @@ async def membership(
         if now is not was:
             was = now
             yield now
-        await asyncio.sleep(period_s)
+        await asyncio.sleep(min(period_s, AGAIN_S) if misses else period_s)
