@@ -1,4 +1,4 @@
-"""The command line: ``tidegate serve``, ``tidegate top`` and ``tidegate bench``."""
+"""The command line: ``tidegate serve``, ``top``, ``simulate``, ``replay`` and ``bench``."""
 
 import argparse
 import importlib
@@ -8,13 +8,11 @@ import shutil
 import signal
 import sys
 import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
@@ -23,12 +21,20 @@ from deployments.chat_template import with_template
 from deployments.closing import Closing
 from deployments.config import ConfigError, ServeConfig
 from deployments.failures import Broken, LaunchError
+from deployments.flags import Parser, add_settings, help_of
 from deployments.gpus import gpus_by_node, require_gpus
 from deployments.keys import with_access
 from deployments.launch import LocalCluster, left_open, require_port, run_app, url, wait_ready
 from deployments.settings import API_KEY_VARIABLE
 from engine.loader import resolve
 from engine.model_info import ModelError, model_info
+
+# Command -> package of the experiments, which stand above this one, and what it does.
+_EXPERIMENTS = {
+    "simulate": ("simulator", "try a load on any number of replicas, without a server"),
+    "replay": ("replay", "send a load to a server in real time, and report as simulate does"),
+    "bench": ("bench", "measure the engine, the router and what HTTP costs"),
+}
 
 _QUESTION = "What is the capital of France?"
 _URL = "http://127.0.0.1:8000"
@@ -46,19 +52,13 @@ class Stop(KeyboardInterrupt):
         self.gently = number == signal.SIGTERM
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; argparse would print the whole usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["bench"]:
-        # By name: experiments stand above this package.
-        return int(importlib.import_module("experiments.bench.command").main(arguments[1:]))
+    if arguments and arguments[0] in _EXPERIMENTS:
+        package, _ = _EXPERIMENTS[arguments[0]]
+        experiment = importlib.import_module(f"experiments.{package}.command")
+        return int(experiment.main(arguments[1:]))
     options = parser().parse_args(arguments)
     if options.command == "top":
         return _top(options)
@@ -75,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser; ``serve`` has a flag for every setting of ``ServeConfig``."""
-    root = _Parser(prog="tidegate", description="Serve one language model from many replicas.")
+    root = Parser(prog="tidegate", description="Serve one language model from many replicas.")
     root.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
-    commands = root.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    commands = root.add_subparsers(dest="command", required=True, parser_class=Parser)
     command = commands.add_parser(
         "serve",
         help="serve a model until Ctrl-C",
@@ -87,15 +87,11 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--keep-logs", action="store_true", help="Leave the folder with the logs, and say where."
     )
-    for name, field in ServeConfig.model_fields.items():
-        text = (field.description or "").replace("%", "%%").replace("`", "")
-        if name == "model":
-            command.add_argument("model", metavar="MODEL", nargs="?", help=text)
-        else:
-            flag = f"--{name.replace('_', '-')}"
-            command.add_argument(flag, help=text, default=None, **_value(field.annotation))
-    commands.add_parser("bench", help="measure the engine, the router and what HTTP costs")
+    command.add_argument("model", metavar="MODEL", nargs="?", help=help_of("model"))
+    add_settings(command, [name for name in ServeConfig.model_fields if name != "model"])
     _add_top(commands.add_parser("top", help="watch a server: its replicas, queue and times"))
+    for name, (_, what) in _EXPERIMENTS.items():
+        commands.add_parser(name, help=what)
     return root
 
 
@@ -246,22 +242,6 @@ def _stop(number: int, frame: types.FrameType | None) -> None:
     # Once: a second signal must not interrupt the clean-up.
     _on_signals(signal.SIG_IGN)
     raise Stop(number)
-
-
-def _value(annotation: Any) -> dict[str, Any]:
-    """Return argparse's options for a flag of this type."""
-    kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    kind = kinds[0] if union else annotation
-    if kind is bool:
-        return {"action": argparse.BooleanOptionalAction}
-    if typing.get_origin(kind) is typing.Literal:
-        return {"choices": list(typing.get_args(kind))}
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return {"choices": [member.value for member in kind]}
-    if kind in (int, float):
-        return {"type": kind, "metavar": "N"}
-    return {"metavar": "TEXT"}
 
 
 if __name__ == "__main__":
