@@ -48,6 +48,7 @@ class Ledger:
         self._lost_at: dict[str, int] = {}  # lost replica -> last seq that counts as its old life
         self._joined = 0
         self._turn = 0
+        self._names: tuple[str, ...] = ()
         self._smallest = 0
         self._largest = 0
         self._kinds: frozenset[str] = frozenset()
@@ -83,6 +84,15 @@ class Ledger:
         return tuple(self._accounts.values())
 
     # What a placement policy asks (`router.policy.Fleet`).
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """All replicas, in the order in which they joined."""
+        return self._names
+
+    def requests(self, replica: str) -> int:
+        """Grants that live on a known replica."""
+        return self._accounts[replica].grants
 
     def freest(self, ticket: Ticket) -> str | None:
         """The replica where the ticket fits that has most blocks left, else one with lookahead.
@@ -227,7 +237,7 @@ class Ledger:
             resized = report.total_blocks != account.figures.total_blocks
             newer = account.renew(report, now)
             if newer and resized:
-                self._measure_pools()
+                self._measure()
         if newer:
             self._silence.heard(report.replica, now)
         # Who was named before has been there for a while; of the others nobody knows.
@@ -260,7 +270,7 @@ class Ledger:
         self._lost_at[replica] = account.figures.seq
         if len(self._lost_at) > _REMEMBERED_LOSSES:
             del self._lost_at[next(iter(self._lost_at))]
-        self._measure_pools()
+        self._measure()
         lost = (*account.admitted, *account.charged)
         for ticket_id in lost:
             del self._home[ticket_id]
@@ -283,7 +293,7 @@ class Ledger:
         self._joined += 1
         self._accounts[report.replica] = account
         self._lost_at.pop(report.replica, None)
-        self._measure_pools()
+        self._measure()
         return account
 
     def _end(self, account: Account, ticket_id: str, *, ran: bool) -> Grant | None:
@@ -320,7 +330,9 @@ class Ledger:
         gone = [ticket_id for ticket_id in account.admitted if ticket_id not in still]
         return [self._end(account, ticket_id, ran=True) for ticket_id in gone]
 
-    def _measure_pools(self) -> None:
+    def _measure(self) -> None:
+        """Note what is true of all replicas together, when one comes or goes; O(replicas)."""
+        self._names = tuple(self._accounts)
         figures = [account.figures for account in self._accounts.values()]
         self._kinds = frozenset(one.kind for one in figures)
         sizes = [one.total_blocks for one in figures]

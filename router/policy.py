@@ -11,7 +11,21 @@ from router.ticket import Ticket
 
 
 class Fleet(Protocol):
-    """What a policy can know of the replicas; asking changes nothing."""
+    """What a policy can know of the replicas; asking changes nothing.
+
+    Each answer costs the same for any number of replicas, unless it says otherwise. Only `takes`
+    may be asked about a replica that is not known; the others raise KeyError.
+    """
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """All known replicas, in the order in which they joined; whether they take anything or not.
+
+        It changes only when one joins or is lost.
+        """
+
+    def requests(self, replica: str) -> int:
+        """Requests that were placed on a known replica and have not ended, as far as is known."""
 
     def freest(self, ticket: Ticket) -> str | None:
         """The replica with most effective free blocks that takes the ticket, or None.
@@ -55,7 +69,11 @@ class PlacementPolicy(Protocol):
     """Chooses a replica for the ticket that goes first."""
 
     def choose(self, ticket: Ticket, fleet: Fleet) -> str | None:
-        """A replica that takes the ticket, or None: then the ticket waits, and all behind it."""
+        """A replica that takes the ticket; None if, and only if, there is none.
+
+        After None the ticket waits, and all behind it, until something changes. It is called again
+        for the same ticket then, so it may be called many times for one placement.
+        """
 
 
 class MostFreeBlocks:

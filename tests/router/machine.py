@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from router.core import RouterConfig, RouterCore
 from router.errors import Busy, Expired, NeverFitsAnywhere, TenantBusy, TooManyTogether
-from router.policy import Fleet, MostFreeBlocks
+from router.policy import Fleet, MostFreeBlocks, PlacementPolicy
 from router.prefix_affinity import PrefixAffinity
 from router.report import Report
 from router.tenants import Terms
@@ -83,7 +83,7 @@ class Cluster(RuleBasedStateMachine):
 
     def start_router(self, start: dict[str, Any]) -> None:
         start = dict(start)
-        self.policy: MostFreeBlocks | PrefixAffinity = start.pop("policy")
+        self.policy: PlacementPolicy = start.pop("policy")
         config = RouterConfig(
             aging_ms=AGING_MS,
             lookahead=self.lookahead,
