@@ -28,8 +28,9 @@ from deployments.messages import (
     refuse,
 )
 from deployments.outbox import Outbox
+from deployments.news import Figures, News
 from deployments.prefix_news import PrefixNews
-from deployments.reporting import Figures, Reporter
+from deployments.reporting import Reporter
 from deployments.tracing import StaySpans, Tracing
 from engine.request import AdmitError, InvalidParam, SamplingParams
 from engine.submission import Delta, EngineFailed, StepReport, Submission
@@ -128,15 +129,14 @@ class Replica:
         self._info = ReplicaInfo(
             info.fingerprint, info.block_tokens, info.total_blocks, info.max_model_len
         )
-        self._reporter = Reporter(
+        news = News(
             self._name,
             info.fingerprint,
-            self._figures,
-            self._send,
             config.report_interval_s,
             config.heartbeat_s,
             PrefixNews(self._engine) if config.placement == "prefix_affinity" else None,
         )
+        self._reporter = Reporter(news, self._figures, self._send)
         self._reporting = self._loop.create_task(self._reporter.run())
         me = serve.get_deployment_handle(context.deployment, context.app_name, _check_exists=False)
         self._following = self._loop.create_task(self._follow(membership(me, self._name)))

@@ -18,8 +18,9 @@ from deployments.openai.completions import CompletionCall
 from deployments.openai.terms import Terms
 from deployments.order import Order
 from deployments.prefix import Prefix, prefix_of
+from deployments.news import Figures, News
 from deployments.prefix_news import PrefixNews
-from deployments.reporting import Figures, Reporter
+from deployments.reporting import Reporter
 from deployments.tenant import Tenant
 from engine.prefix_cache import BlockManager
 from engine.prefix_hash import chain, names_after
@@ -127,7 +128,8 @@ class Node:
     def __init__(self, name: str, fleet: Fleet) -> None:
         self.manager = BlockManager(4, range(40))
         self.name, self._fleet = name, fleet
-        self.reporter = Reporter(name, "f", self._figures, self._send, 1, 1, PrefixNews(self))
+        news = News(name, "f", 1, 1, PrefixNews(self))
+        self.reporter = Reporter(news, self._figures, self._send)
 
     def prefix_events(self) -> tuple[list[int], list[int]]:
         return self.manager.take_events()

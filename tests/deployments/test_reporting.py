@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from deployments.messages import Heard, Vitals
+from deployments.news import Figures, News
 from deployments.prefix_news import MOST_NEWS, PrefixNews
-from deployments.reporting import Figures, Reporter
+from deployments.reporting import Reporter
 from router.report import Report
 
 FIGURES = Figures(
@@ -29,13 +30,16 @@ FIGURES = Figures(
 class Desk:
     """Receives reports; fails or asks for a full one when told to."""
 
-    def __init__(self, interval_s: float, heartbeat_s: float) -> None:
+    def __init__(
+        self, interval_s: float, heartbeat_s: float, prefixes: PrefixNews | None = None
+    ) -> None:
         self.reports: list[Report] = []
         self.arrived = asyncio.Event()
         self.fail = False
         self.full = False
         self.figures = FIGURES
-        self.reporter = Reporter("r", "f", lambda: self.figures, self.send, interval_s, heartbeat_s)
+        news = News("r", "f", interval_s, heartbeat_s, prefixes)
+        self.reporter = Reporter(news, lambda: self.figures, self.send)
         self.task = asyncio.get_running_loop().create_task(self.reporter.run())
 
     async def send(self, report: Report, vitals: Vitals) -> Heard:
@@ -184,8 +188,8 @@ class FullCache:
 
 async def test_prefixes_go_with_reports_and_in_full_once_a_lost_one_is_made_good() -> None:
     """Fault: each report that fails costs a list of all that is held, made under a lock."""
-    desk, cache = Desk(interval_s=0.001, heartbeat_s=60), FullCache()
-    desk.reporter._prefixes = PrefixNews(cache)
+    cache = FullCache()
+    desk = Desk(interval_s=0.001, heartbeat_s=60, prefixes=PrefixNews(cache))
     await desk.count(1)
     desk.reporter.ended("a")
     await desk.count(2)
