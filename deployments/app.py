@@ -16,6 +16,7 @@ from deployments.config import ConfigError, ServeConfig
 from deployments.gateway import Gateway
 from deployments.gpus import await_gpus
 from deployments.keys import with_access
+from deployments.periods import HEALTH_S, HEALTH_TIMEOUT_S
 from deployments.pinning import PinnedRequestRouter
 from deployments.replica import Replica
 from deployments.router import Router
@@ -111,8 +112,8 @@ def _deployment(cls: type, config: ServeConfig, **options: Any) -> serve.Deploym
         name=cls.__name__,
         max_ongoing_requests=_UNLIMITED,
         # Short periods: a dead replica is noticed and replaced within seconds.
-        health_check_period_s=1.0,
-        health_check_timeout_s=10.0,
+        health_check_period_s=HEALTH_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
         graceful_shutdown_wait_loop_s=0.2,
         # A line for each call between our own deployments would cost more than the call.
         logging_config={

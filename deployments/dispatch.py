@@ -16,7 +16,7 @@ from deployments.channel import Channel, Listener, ReplicaLost
 from deployments.messages import Event, Refusal, RefusalKind, ReplicaInfo
 from deployments.metrics import Counts
 from deployments.order import END, Failed, Order, Refused
-from deployments.patience import Patience
+from deployments.patience import MAX_LOSSES, Patience
 from deployments.router_client import RouterClient
 from deployments.tally import Tally
 from deployments.timeline import UNTOLD, Timeline
@@ -24,9 +24,6 @@ from engine.submission import EXPIRED, Detail
 from router.ticket import Ticket
 
 logger = logging.getLogger(__name__)
-
-MAX_LOSSES = 3
-"""Replicas that may die under one request before it is given up: it may be what kills them."""
 
 _PAUSE_S = 1.0
 

@@ -33,6 +33,7 @@ from deployments.openai.document import Document
 from deployments.openai.errors import out_of_time
 from deployments.openai.terms import Limits, Terms
 from deployments.order import Order, Refused
+from deployments.periods import COUNT_S
 from deployments.prompt_scores import Emit
 from deployments.refused import api_error
 from deployments.router_client import RouterClient
@@ -40,7 +41,6 @@ from deployments.tracing import Tracing
 from deployments.visit import note, timeline_of
 
 KEEP_ALIVE_S: Final = 5.0
-COUNT_S: Final = 1.0
 METRICS_S: Final = 5.0
 
 

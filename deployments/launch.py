@@ -22,6 +22,7 @@ from deployments import processes
 from deployments.config import ServeConfig
 from deployments.failures import Broken, LaunchError, RayDied, StartFailed
 from deployments.haproxy import haproxy_binary, wrap_haproxy
+from deployments.periods import CONTROL_S
 from deployments.watch import Watch, within
 
 READY_TIMEOUT_S = 60.0
@@ -92,7 +93,7 @@ def serve_environment() -> dict[str, str]:
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
         # Serve's controller looks after everything 2 times a second instead of 10: there is
         # little to see, and it took 3% of a core from whatever else runs there.
-        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": str(CONTROL_S),
         # A gateway that dies before it has answered takes no request with it: HAProxy sends
         # them to another. Nothing is done twice by that, since the requests of a dead gateway
         # are aborted. Three times at most, as often as a request may lose its replica: one

@@ -15,16 +15,8 @@ from ray.serve.exceptions import ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.calls import Gone, answer_of
+from deployments.periods import AGAIN_S, MISSES, PROBE_S
 from deployments.pinning import MEMBER
-
-PROBE_S = 1.0
-"""A call costs a replica 2 ms of CPU time, and there is hardly ever news."""
-
-MISSES, AGAIN_S = 3, 0.3
-"""Serve takes a replica out for a moment while it changes its settings: that is not the end.
-
-So it is asked so many times, so far apart, before that is believed.
-"""
 
 logger = logging.getLogger(__name__)
 

@@ -94,15 +94,15 @@ class Order:
             generated: tokens that it has.
             again: it had a place before.
         """
-        now = len(self.prompt) + len(generated)
-        most = min(len(self.prompt) + self.params.max_tokens, info.max_model_len)
-        blocks_now = -(-now // info.block_tokens)
+        blocks_now, blocks_max = blocks_of(
+            len(self.prompt), len(generated), self.params.max_tokens, info
+        )
         return Ticket(
             id=key,
             priority=self.priority,
             arrival=self.arrival,
             blocks_now=blocks_now,
-            blocks_max=max(-(-most // info.block_tokens), blocks_now),
+            blocks_max=blocks_max,
             again=again,
             # What has begun goes on only where the same bits come out.
             kind=info.fingerprint if generated else "",
@@ -132,3 +132,19 @@ class Order:
             generated=generated,
             salt=self.salt,
         )
+
+
+def blocks_of(
+    prompt_tokens: int, generated: int, max_tokens: int, info: ReplicaInfo
+) -> tuple[int, int]:
+    """Return the blocks that a sequence needs to start, and at its longest.
+
+    Args:
+        prompt_tokens: of its prompt.
+        generated: tokens that it has.
+        max_tokens: that it may have.
+        info: of the replicas.
+    """
+    now = -(-(prompt_tokens + generated) // info.block_tokens)
+    most = min(prompt_tokens + max_tokens, info.max_model_len)
+    return now, max(-(-most // info.block_tokens), now)

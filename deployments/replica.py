@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.calls import Gone, answer_of
 from deployments.config import ServeConfig
+from deployments.engine_config import engine_config
 from deployments.logs import join_serve
 from deployments.membership import membership
 from deployments.messages import (
@@ -27,8 +28,8 @@ from deployments.messages import (
     Vitals,
     refuse,
 )
-from deployments.outbox import Outbox
 from deployments.news import Figures, News
+from deployments.outbox import Outbox
 from deployments.prefix_news import PrefixNews
 from deployments.reporting import Reporter
 from deployments.tracing import StaySpans, Tracing
@@ -37,7 +38,6 @@ from engine.submission import Delta, EngineFailed, StepReport, Submission
 from router.report import Report
 
 if TYPE_CHECKING:
-    from engine.build import EngineConfig
     from engine.guides import Matcher
 
 logger = logging.getLogger(__name__)
@@ -50,36 +50,6 @@ _GUIDED_WARM_UP = Submission("guided warm-up", (1,), SamplingParams(grammar="sta
 def wall_clock_ms() -> int:
     """The scheduler's clock: arrivals are stamped on other machines, so it is the wall's."""
     return time.time_ns() // 1_000_000
-
-
-def engine_config(config: ServeConfig) -> "EngineConfig":
-    """Return the part of the settings that shapes an engine."""
-    from engine.build import EngineConfig
-
-    return EngineConfig(
-        model=config.model,
-        dtype=config.dtype,
-        device=config.device,
-        num_blocks=config.num_blocks,
-        block_tokens=config.block_size,
-        max_num_seqs=config.max_num_seqs,
-        max_batch_tokens=config.max_num_batched_tokens,
-        max_model_len=config.max_model_len,
-        max_waiting=config.max_waiting,
-        policy=config.scheduling_policy,
-        aging=config.aging_ticks,
-        admission_preemption=config.admission_preemption,
-        max_admission_preemptions=config.max_admission_preemptions,
-        max_passes=config.max_passes,
-        swap_gib=config.swap_gib,
-        prefill_chunk=config.prefill_chunk,
-        target_tpot_ms=config.target_tpot_ms,
-        prefix_cache=config.prefix_cache,
-        overlap=config.overlap,
-        threads=config.threads_per_replica,
-        kernels=config.kernels,
-        allow_variance=config.allow_variance,
-    )
 
 
 class Replica:

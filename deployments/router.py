@@ -21,6 +21,7 @@ from deployments.lookout import Lookout, requests
 from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unavailable
 from deployments.metrics import Counts
 from deployments.pending import Call, Pending, refusal_of
+from deployments.periods import TICK_S
 from deployments.router_config import placement_policy, router_config
 from router.core import RouterCore
 from router.errors import (
@@ -37,7 +38,6 @@ from router.ticket import Decision, Lost, Ticket
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 1.0
 JOIN_S = 10.0
 """Tickets that were let in together and that nobody asks for are given up after this long."""
 

@@ -12,85 +12,23 @@ import transformers
 from transformers import PreTrainedTokenizerFast
 
 from engine.backend import KERNELS, Backend, Limits, choose_backend, default_threads
-from engine.blocks import FreeListBlocks, blocks_for
+from engine.blocks import blocks_for
 from engine.engine import Engine
+from engine.engine_config import EngineConfig
 from engine.guides import Guides, LazyGuides
 from engine.host_blocks import host_blocks, swap_space
 from engine.kv_pool import KVPool, KVShape
 from engine.loader import load_model, load_tokenizer, resolve
 from engine.memory import free_bytes, pool_bytes
 from engine.model_info import ModelInfo, model_info
-from engine.prefill import Chunked, Paced, PrefillPolicy, WholePrompt
-from engine.prefix_cache import BlockManager
-from engine.rank import SchedPolicy
 from engine.request import is_int, is_number, require
-from engine.scheduler import Scheduler, SchedulerConfig
+from engine.scheduler import Scheduler
 from engine.self_check import Variance, check_same_bits
 from engine.step_times import StepTimes
 from engine.submission import StepReport
 from engine.text import TokenBytes
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Everything that shapes an engine.
-
-    Attributes:
-        model: ``demo``, a local folder or a Hub name.
-        dtype: ``auto`` is the one that the weights were saved in.
-        device: ``auto`` is cuda if there is one, else cpu.
-        num_blocks: blocks of the pool; None sizes it from the memory there is.
-        block_tokens: tokens a block.
-        max_num_seqs: sequences a step.
-        max_batch_tokens: tokens a step.
-        max_model_len: longest sequence; None is the model's own limit.
-        max_waiting: requests that may wait for their first admission.
-        policy: how requests are ordered.
-        aging: ticks of the clock that one level of priority is worth.
-        admission_preemption: levels of priority by which a waiting request must exceed a
-            running one to take its place; 0: nobody does.
-        max_admission_preemptions: times that one request makes way so.
-        max_passes: times that one waiting request may be passed by smaller ones that fit where
-            it does not; 0: nobody passes.
-        swap_gib: host memory for the blocks of preempted requests, in GiB; 0: they are always
-            computed again.
-        prefill_chunk: longest piece of a prompt a step; None takes prompts whole.
-        target_tpot_ms: milliseconds that a token of a running request should take while
-            prompts are computed, which are cut shorter for it; None cuts all alike.
-        prefix_cache: find again what other requests have computed of the same beginning.
-        overlap: plan the next step and make the last one's text while the model runs.
-        threads: CPU threads of the model; None is one for each core.
-        kernels: ``native`` are this package's own in C++ for CPUs, ``triton`` those for GPUs,
-            ``torch`` torch's; ``auto`` takes its own where they can be used.
-        allow_variance: serve even if the start-up check finds that bits vary.
-        debug: check the scheduler's books after every step, which costs time.
-    """
-
-    model: str | None = None
-    dtype: str = "auto"
-    device: str = "auto"
-    num_blocks: int | None = None
-    block_tokens: int = 16
-    max_num_seqs: int = 64
-    max_batch_tokens: int = 2048
-    max_model_len: int | None = None
-    max_waiting: int = 256
-    policy: SchedPolicy = SchedPolicy.PRIORITY
-    aging: int = 100
-    admission_preemption: int = 0
-    max_admission_preemptions: int = 3
-    max_passes: int = 0
-    swap_gib: float = 0.0
-    prefill_chunk: int | None = 512
-    target_tpot_ms: float | None = None
-    prefix_cache: bool = True
-    overlap: bool = False
-    threads: int | None = None
-    kernels: str = "auto"
-    allow_variance: bool = False
-    debug: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,23 +87,12 @@ def build_engine(
     num_blocks = _num_blocks(config, shape, max_model_len, device)
     pool = KVPool(shape, num_blocks, config.block_tokens, device)
     runner = backend.runner(pool)
-    blocks = BlockManager if config.prefix_cache else FreeListBlocks
     times = StepTimes()
     host = host_blocks(config.swap_gib, pool) if config.swap_gib else None
     scheduler = Scheduler(
-        SchedulerConfig(
-            max_seqs=config.max_num_seqs,
-            max_batch_tokens=config.max_batch_tokens,
-            max_waiting=config.max_waiting,
-            policy=config.policy,
-            aging_steps=config.aging,
-            max_model_len=max_model_len,
-            admission_preemption=config.admission_preemption,
-            max_admission_preemptions=config.max_admission_preemptions,
-            max_passes=config.max_passes,
-        ),
-        blocks(config.block_tokens, range(num_blocks)),
-        _prefill_policy(config, times),
+        config.scheduler(max_model_len),
+        config.blocks(num_blocks),
+        config.prefill_policy(times),
         clock,
         swap_space(host, config.block_tokens, times) if host else None,
     )
@@ -238,13 +165,6 @@ def _max_model_len(config: EngineConfig, info: ModelInfo) -> int:
         return limit
     require(2 <= asked <= limit, "max_model_len", asked, f"from 2 to the model's {limit}")
     return asked
-
-
-def _prefill_policy(config: EngineConfig, times: StepTimes) -> PrefillPolicy:
-    if config.target_tpot_ms is not None:
-        longest = config.prefill_chunk or config.max_batch_tokens
-        return Paced(config.target_tpot_ms / 1e3, longest, times)
-    return WholePrompt() if config.prefill_chunk is None else Chunked(config.prefill_chunk)
 
 
 def _check(

@@ -345,7 +345,7 @@ class Engine:
         now = self._monotonic()
         # What copies took is no price of tokens; whoever swaps by that would swap ever more.
         if self._times is not None and not flight.copies:
-            self._times.observe(*flight.work, now - self._moved_at)
+            self._times.observe(*flight.plan.work, now - self._moved_at)
         self._moved_at = now
 
     def _expire(self) -> list[Delta]:

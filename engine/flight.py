@@ -47,16 +47,6 @@ class Flight:
         ids = [chunk.id for chunk in plan.prefill] + plan.decode
         return cls(plan, batch, ids, chunked, ending, [known[id] for id in ending], copies)
 
-    @property
-    def work(self) -> tuple[int, int]:
-        """Tokens of prompts, and decodes, that it computes.
-
-        A chunk of one token, as one that was swapped or cached leaves it, costs what a decode does.
-        """
-        chunks = [chunk.len for chunk in self.plan.prefill if chunk.len > 1]
-        single = len(self.plan.prefill) - len(chunks)
-        return sum(chunks), len(self.plan.decode) + single
-
     def starting(self) -> list[Live]:
         """Those of which no step has computed anything so far."""
         return [live for live in (*self.chunked, *self.lives) if not live.started]

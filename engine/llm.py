@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from engine.build import EngineConfig, build_engine
+from engine.build import build_engine
+from engine.engine_config import EngineConfig
 from engine.loader import load_tokenizer, resolve
 from engine.rank import SchedPolicy
 from engine.request import FinishReason, InvalidParam, SamplingParams, require
@@ -80,7 +81,7 @@ class LLM:
         kernels: str = "auto",
         allow_variance: bool = False,
     ) -> None:
-        """Load a model; the arguments are those of :class:`engine.build.EngineConfig`.
+        """Load a model; the arguments are those of :class:`engine.engine_config.EngineConfig`.
 
         Raises:
             ModelNotFound, ModelUnreadable, InvalidParam, NotInvariant, Variance: see

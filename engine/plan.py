@@ -34,6 +34,16 @@ class ScheduleOutput:
     decode: list[int]
     preempted: list[int]
 
+    @property
+    def work(self) -> tuple[int, int]:
+        """Tokens of prompts, and decodes, that it computes.
+
+        A chunk of one token, as one that was swapped or cached leaves it, costs what a decode does.
+        """
+        chunks = [chunk.len for chunk in self.prefill if chunk.len > 1]
+        single = len(self.prefill) - len(chunks)
+        return sum(chunks), len(self.decode) + single
+
 
 @dataclass(slots=True, eq=False)
 class RequestState:

@@ -7,10 +7,11 @@ with what it uses of this package; it may use nothing from elsewhere in the proj
 
 from deployments.autoscaling.demand import Demand, stats_of
 from deployments.autoscaling.scaler import Scaler, State
-from deployments.autoscaling.serve import ServePolicy, autoscaling_config
+from deployments.autoscaling.serve import RELAY_S, ServePolicy, autoscaling_config
 from deployments.autoscaling.ttft import TtftWindow
 
 __all__ = [
+    "RELAY_S",
     "Demand",
     "Scaler",
     "ServePolicy",

@@ -19,9 +19,9 @@ _STATE = "scaler"
 
 # How often a replica relays what the router told it. There are environment variables of that
 # name, but Serve 2.60 reads only this setting, although it calls it deprecated.
-_RELAY_S = 1.0
+RELAY_S = 1.0
 # Serve keeps this much of the past; a fifth of it is how often values are taken.
-_LOOK_BACK_S = 5 * _RELAY_S
+_LOOK_BACK_S = 5 * RELAY_S
 
 
 class ServePolicy:
@@ -82,7 +82,7 @@ def autoscaling_config(config: "ServeConfig") -> "AutoscalingConfig":
         max_replicas=config.max_replicas,
         # Serve goes back to it at every redeploy, however many replicas are at work.
         initial_replicas=None if config.min_replicas else 1,
-        metrics_interval_s=_RELAY_S,
+        metrics_interval_s=RELAY_S,
         look_back_period_s=_LOOK_BACK_S,
         # The Scaler damps, and nobody else.
         upscale_delay_s=0.0,

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from engine.build import EngineConfig, build_engine
+from engine.build import build_engine
 from engine.engine import Engine
+from engine.engine_config import EngineConfig
 from engine.submission import StepReport, Submission
 from experiments.bench.engine_speed import greedy, random_prompt
 from experiments.bench.table import Row

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.blocks import BlockSpace, FreeListBlocks
-from engine.build import EngineConfig, build_engine
+from engine.build import build_engine
+from engine.engine_config import EngineConfig
 from engine.prefill import Chunked
 from engine.prefix_cache import BlockManager
 from engine.scheduler import Request, Scheduler, SchedulerConfig, StepOutput

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from engine.build import EngineConfig, build_engine
+from engine.build import build_engine
+from engine.engine_config import EngineConfig
 from engine.submission import Submission
 from experiments.bench.engine_speed import greedy, random_prompt
 from experiments.bench.table import Row

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from deployments.dispatch import MAX_LOSSES
 from deployments.openai.errors import internal, no_replica, queue_full
+from deployments.patience import MAX_LOSSES
 from tests.chaos.attempt import Attempt
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.oracle import Answer

@@ -5,7 +5,7 @@ Pure functions of the record, so that they can be shown to condemn what they sho
 
 from collections.abc import Mapping, Sequence
 
-from deployments.dispatch import MAX_LOSSES
+from deployments.patience import MAX_LOSSES
 from tests.chaos.attempt import Attempt
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.oracle import Answer

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from deployments.dispatch import MAX_LOSSES
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
 from deployments.order import Failed, Refused
+from deployments.patience import MAX_LOSSES
 from engine.request import SamplingParams
 from engine.submission import Detail, Submission
 from router.ticket import Ticket

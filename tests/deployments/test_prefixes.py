@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from deployments.config import ServeConfig
 from deployments.intake import Intake
 from deployments.messages import Heard, ReplicaInfo, Vitals
+from deployments.news import Figures, News
 from deployments.openai.call import Job
 from deployments.openai.completions import CompletionCall
 from deployments.openai.terms import Terms
 from deployments.order import Order
 from deployments.prefix import Prefix, prefix_of
-from deployments.news import Figures, News
 from deployments.prefix_news import PrefixNews
 from deployments.reporting import Reporter
 from deployments.tenant import Tenant

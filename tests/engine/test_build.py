@@ -10,7 +10,8 @@ from llguidance import LLMatcher
 
 import engine.backend
 from engine.backend import default_threads
-from engine.build import EngineConfig, EngineInfo, build_engine
+from engine.build import EngineInfo, build_engine
+from engine.engine_config import EngineConfig
 from engine.model_info import ModelNotFound
 from engine.native.library import NativeUnavailable
 from engine.request import FinishReason, InvalidParam, SamplingParams
