@@ -1,0 +1,142 @@
+"""Options of a command line that say which load is meant."""
+
+import argparse
+from collections.abc import Callable
+from random import Random
+
+from experiments.loads.changes import capped, repeated, scaled, window
+from experiments.loads.load import Load
+from experiments.loads.rules import with_priorities, with_tenants
+from experiments.loads.spec import KINDS, is_spec, load_of_spec
+from experiments.loads.traces import FORMATS, WRITTEN, read_trace
+
+
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    """Give a command the options that `load_of` reads."""
+    group = parser.add_argument_group("load")
+    group.add_argument(
+        "--trace",
+        required=True,
+        metavar="FILE|SPEC",
+        help="a trace, or a load to make up, such as poisson:rate=5,seconds=60,prompt=512,"
+        f"output=128; kinds: {', '.join(KINDS)}",
+    )
+    group.add_argument(
+        "--format", choices=FORMATS, help="how the trace is written; default: as it looks"
+    )
+    group.add_argument(
+        "--repeat", type=_times, default=1, metavar="N", help="the trace so many times"
+    )
+    group.add_argument(
+        "--start", type=_from_zero, default=0.0, metavar="S", help="leave out the first S seconds"
+    )
+    group.add_argument(
+        "--seconds", type=_positive, metavar="S", help="only so many seconds of the trace"
+    )
+    for name, what in (
+        ("rate", "the load comes so many times as fast (after --start and --seconds)"),
+        ("length", "prompts and answers are so many times as long"),
+        ("prompt", "prompts are so many times as long, on top of --length-scale"),
+        ("output", "answers are so many times as long, on top of --length-scale"),
+    ):
+        group.add_argument(f"--{name}-scale", type=_positive, default=1.0, metavar="X", help=what)
+    group.add_argument(
+        "--cap-tokens", type=_tokens, metavar="N", help="cut longer requests, answer included, to N"
+    )
+    group.add_argument(
+        "--priorities",
+        metavar="RULE",
+        help="by share, such as 10:0.05,0:0.95, or by length, such as '10:prompt<=256,0'",
+    )
+    group.add_argument("--tenants", metavar="RULE", help="by share or length too: a:0.7,b:0.3")
+    group.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="of all that is drawn; default 0"
+    )
+
+
+def add_save_options(parser: argparse.ArgumentParser) -> None:
+    """Give a command ``--save-load`` and ``--as``, for `write_trace`."""
+    group = parser.add_argument_group("to send the load with other tools")
+    group.add_argument("--save-load", metavar="FILE", help="write the load, changed as asked for")
+    group.add_argument("--as", dest="save_as", choices=WRITTEN, default="csv", help="how")
+
+
+def load_of(options: argparse.Namespace, say: Callable[[str], None] = lambda _: None) -> Load:
+    """Return the load that is meant.
+
+    Args:
+        options: as `add_load_options` makes them.
+        say: gets what the user should know, one line each.
+
+    Raises:
+        LoadError: it cannot be had; one line.
+    """
+    load = _plain(options)
+    load = window(repeated(load, options.repeat), options.start, options.seconds)
+    load = scaled(
+        load,
+        options.rate_scale,
+        options.length_scale * options.prompt_scale,
+        options.length_scale * options.output_scale,
+    )
+    if options.cap_tokens is not None:
+        load, cut = capped(load, options.cap_tokens)
+        say(f"{cut} of {len(load.arrivals)} requests are cut to {options.cap_tokens} tokens.")
+    # Each rule draws from a stream of its own, so that one does not change the other.
+    if options.priorities is not None:
+        load = with_priorities(load, options.priorities, _rng(options.seed, "priorities"))
+    if options.tenants is not None:
+        load = with_tenants(load, options.tenants, _rng(options.seed, "tenants"))
+    return load
+
+
+def _plain(options: argparse.Namespace) -> Load:
+    if options.format is None and is_spec(options.trace):
+        return load_of_spec(options.trace, _rng(options.seed, "load"))
+    return read_trace(options.trace, options.format)
+
+
+def _rng(seed: int, what: str) -> Random:
+    return Random(f"{seed} {what}")
+
+
+def _positive(text: str) -> float:
+    return _number(text, 1e-6, 1e8)
+
+
+def _from_zero(text: str) -> float:
+    return _number(text, 0, 1e8)
+
+
+def _number(text: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be from {least:g} to {most:g}, not {text!r}")
+    return value
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from {least} to {most}, not {text!r}"
+        )
+    return value
+
+
+def _times(text: str) -> int:
+    return _whole(text, 1, 10_000)
+
+
+def _tokens(text: str) -> int:
+    return _whole(text, 2, 10**9)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 0, 2**63 - 1)

@@ -1,0 +1,219 @@
+"""Rows of a trace: its lines one by one, each knowing where it stands."""
+
+import csv
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, TypeAlias
+
+from experiments.loads.errors import TraceError
+
+_SHOWN = 60  # characters of a value that an error repeats
+
+Values: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a trace.
+
+    Attributes:
+        path: the file, for errors.
+        line: from 1.
+        values: by column or key; text in a table, JSON's types in JSON.
+    """
+
+    path: str
+    line: int
+    values: Values
+
+    def error(self, field: str, limit: str) -> TraceError:
+        """Return the error that a field's value is not what it must be."""
+        value = self.values.get(field)
+        return TraceError(
+            self.path, self.line, field, None if value is None else shown(value), limit
+        )
+
+    def integer(self, field: str, least: int) -> int:
+        """Return a whole number, at least ``least``.
+
+        Raises:
+            TraceError: it is not one.
+        """
+        value = self.values[field]
+        if isinstance(value, str):
+            value = _number(value, int)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(field, "an integer")
+        if value < least:
+            raise self.error(field, f"at least {least}")
+        return value
+
+    def number(self, field: str) -> float:
+        """Return a finite number.
+
+        Raises:
+            TraceError: it is not one.
+        """
+        value = self.values[field]
+        if isinstance(value, str):
+            value = _number(value, float)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+            raise self.error(field, "a number")
+        return float(value)
+
+    def text(self, field: str) -> str:
+        """Return a text.
+
+        Raises:
+            TraceError: it is not one.
+        """
+        value = self.values[field]
+        if not isinstance(value, str):
+            raise self.error(field, "a text")
+        return value
+
+    def names(self, field: str) -> tuple[int, ...]:
+        """Return a list of whole numbers from 0, in a table with spaces between them.
+
+        Raises:
+            TraceError: it is not one.
+        """
+        value = self.values[field]
+        if isinstance(value, str):
+            value = [_number(one, int) for one in value.split()]
+        if not isinstance(value, list) or any(
+            isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in value
+        ):
+            raise self.error(field, "a list of integers that are at least 0")
+        return tuple(value)
+
+    def require(self, needed: Sequence[str], known: Collection[str]) -> None:
+        """Check which fields there are.
+
+        Raises:
+            TraceError: one of ``needed`` is not there, or one is there that is not ``known``.
+        """
+        for name in needed:
+            if name not in self.values:
+                raise TraceError(self.path, self.line, name, None, "there: it is missing")
+        for name in self.values:
+            if name not in known:
+                limit = f"left out: known are {', '.join(known)}"
+                raise TraceError(self.path, self.line, name, None, limit)
+
+
+def shown(value: object) -> str:
+    """Return a value as an error repeats it: on one line, and not all of a long one."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+@contextmanager
+def opened(path: str) -> Iterator[IO[str]]:
+    """Open a trace's text; gzip is seen by its first bytes, a byte order mark is left out.
+
+    Raises:
+        TraceError: while it is read: it is not there, no file, no UTF-8, or broken gzip.
+    """
+    try:
+        with open(path, "rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            data = gzip.GzipFile(fileobj=raw) if packed else raw
+            with io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text:
+                yield text
+    except OSError as error:  # gzip's own is one too
+        limit = "a file that can be read"
+        raise TraceError(path, None, "", str(error.strerror or error), limit) from None
+    except (EOFError, zlib.error) as error:
+        raise TraceError(path, None, "", f"broken: {error}", "a whole gzip file") from None
+    except UnicodeDecodeError as error:
+        raise TraceError(path, None, "", f"broken: {error}", "UTF-8 text") from None
+
+
+def first_line(path: str) -> tuple[int, str]:
+    """Return the first line that is not empty, and its number.
+
+    Raises:
+        TraceError: there is none, or the file cannot be read.
+    """
+    with opened(path) as text:
+        for number, line in enumerate(text, start=1):
+            if line.strip():
+                return number, line.strip()
+    raise empty(path)
+
+
+def empty(path: str) -> TraceError:
+    """Return the error that a trace has no rows."""
+    return TraceError(path, None, "", "empty", "a trace with at least one request")
+
+
+def table_rows(path: str) -> Iterator[Row]:
+    """Yield the rows of a comma-separated table, whose first line names the columns.
+
+    Raises:
+        TraceError: a column has no name or a name is there twice; a line has fewer or more fields
+            than there are columns; the file cannot be read.
+    """
+    with opened(path) as text:
+        reader = csv.reader(text, strict=True)
+        columns: list[str] | None = None
+        before = 0
+        try:
+            for fields in reader:
+                line, before = before + 1, reader.line_num
+                if not fields:
+                    continue
+                if columns is None:
+                    columns = [field.strip() for field in fields]
+                    if len(set(columns)) < len(columns):
+                        limit = "columns of different names"
+                        raise TraceError(path, line, "", shown(",".join(columns)), limit)
+                elif len(fields) != len(columns):
+                    limit = f"{len(columns)} fields, one for each column"
+                    raise TraceError(path, line, "", f"{len(fields)}", limit)
+                else:
+                    yield Row(path, line, dict(zip(columns, fields, strict=True)))
+        except csv.Error as error:
+            raise TraceError(path, reader.line_num, "", str(error), "a line of a table") from None
+
+
+def json_rows(path: str) -> Iterator[Row]:
+    """Yield the rows of a file that has a JSON object on each line.
+
+    Raises:
+        TraceError: a line is not a JSON object; the file cannot be read.
+    """
+    with opened(path) as text:
+        for number, line in enumerate(text, start=1):
+            if not line.strip():
+                continue
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                values = None
+            if not isinstance(values, dict):
+                raise TraceError(path, number, "", shown(line.strip()), "a JSON object")
+            yield Row(path, number, values)
+
+
+def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
+    """Read a number as a table has it; not what Python's literals have besides, as ``1_000``."""
+    try:
+        return None if "_" in text else kind(text)
+    except ValueError:
+        return None
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
