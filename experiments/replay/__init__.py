@@ -1,0 +1,1 @@
+"""Sends a load to a live server in real time."""

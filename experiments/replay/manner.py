@@ -1,0 +1,36 @@
+"""Manner: how a load is sent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a load is sent.
+
+    Attributes:
+        api_key: for requests whose tenant has no key of its own.
+        tenant_keys: keys by tenant.
+        model: as the server calls it; None for the first that it lists.
+        retries: times that a request is sent again, as the openai SDK does, >= 0.
+        timeout_s: until an answer has to be complete, above 0.
+        max_connections: at most so many at a time; None for as many as the system allows.
+        vocab: token ids of prompts are below it, >= 1.
+        text: prompts are words instead of token ids.
+        lower_first: the server takes a lower priority as more urgent.
+        more: fields that each request has besides.
+        seed: of the waits between retries.
+    """
+
+    api_key: str | None = None
+    tenant_keys: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    retries: int = 0
+    timeout_s: float = 600.0
+    max_connections: int | None = None
+    vocab: int = 1000
+    text: bool = False
+    lower_first: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0

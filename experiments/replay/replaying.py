@@ -1,0 +1,122 @@
+"""Replaying: a load on a live server, from the first question to what came of it."""
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from experiments.loads.load import Load
+from experiments.replay.ahead import Ahead
+from experiments.replay.body import Bodies
+from experiments.replay.client import Client, Tally
+from experiments.replay.clock import Clock, RealClock
+from experiments.replay.descriptors import connections
+from experiments.replay.fleet import Fleet
+from experiments.replay.manner import Manner
+from experiments.replay.measured import Measured, measured_run
+from experiments.replay.retry import Retry
+from experiments.replay.sender import Sender
+from experiments.replay.server import ask
+from experiments.replay.target import Target
+
+_KEEP_ALIVE_S: Final = 2.0
+"""Less than servers keep a connection: what they close just then would look like a failure."""
+
+_CONNECT_S: Final = 30.0
+_PROGRESS_S: Final = 0.25
+
+
+async def replay(
+    load: Load,
+    url: URL,
+    manner: Manner,
+    progress: Callable[[float, Tally], None] | None = None,
+    name: str = "measured",
+) -> Measured:
+    """Send a load in real time and wait for all answers.
+
+    The first SIGINT sends no more, and the answers under way are awaited; the next one, or
+    SIGTERM, gives them up.
+
+    Args:
+        load: at least one request.
+        url: of the server, ending with a slash.
+        manner: how to send it.
+        progress: is told the seconds since the load began and what was seen, a few times a second.
+        name: of the run.
+
+    Raises:
+        TargetError: the server does not answer, or asks for another key.
+        TooManyConnections: the system does not allow as many as are wanted.
+    """
+    limit = connections(manner.max_connections, len(load.arrivals))
+    async with _session() as session:
+        server = await ask(session, url, manner.api_key, manner.model)
+        bodies = Bodies(
+            load, server.model, manner.vocab, manner.text, manner.lower_first, manner.more
+        )
+        ahead = Ahead(bodies, len(load.arrivals))
+        ahead.fill()
+        fleet = Fleet(session, url)
+        measured = await fleet.look()
+        clock = RealClock()
+        target = Target(url, server.model, manner.api_key, manner.tenant_keys)
+        retry = Retry(manner.retries, random.Random(manner.seed))
+        client = Client(session, target, clock, retry, manner.timeout_s, limit)
+        sender = Sender(load, client, ahead, clock)
+        beside = [fleet.watch(clock)] if measured else []
+        if progress is not None:
+            beside.append(_tell(clock, client.tally, progress))
+        with _interrupts(sender):
+            async with _beside(beside):
+                outcomes = await sender.run()
+        if progress is not None:
+            progress(clock.now(), client.tally)
+        if measured:
+            await fleet.look(clock)
+    run = measured_run(name, load, url, manner, server, fleet, client.tally, outcomes)
+    return Measured(run, client.tally, server, len(outcomes))
+
+
+def _session() -> aiohttp.ClientSession:
+    # Nothing here may make a request wait: no limit of connections, no look-up of names anew.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=None)
+    patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+    # Not through a proxy that the environment may name: it would be measured too.
+    return aiohttp.ClientSession(connector=connector, timeout=patience, trust_env=False)
+
+
+@contextlib.contextmanager
+def _interrupts(sender: Sender) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    pressed = iter((sender.stop,))
+    loop.add_signal_handler(signal.SIGINT, lambda: next(pressed, sender.cut)())
+    loop.add_signal_handler(signal.SIGTERM, sender.cut)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Sequence[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Do something else while the context lasts."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _tell(clock: Clock, tally: Tally, progress: Callable[[float, Tally], None]) -> None:
+    while True:
+        progress(clock.now(), tally)
+        await asyncio.sleep(_PROGRESS_S)
