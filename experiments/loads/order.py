@@ -5,7 +5,9 @@ import math
 from experiments.loads.errors import TraceError
 from experiments.loads.rows import Row
 
-_MOST_S = 1e8  # three years: whatever is later counts from 1970, not from a load's beginning
+# 17 days: what is later counts from 1970, in milliseconds or even in seconds that are taken for
+# such, and not from the load's beginning.
+_MOST_S = 1.5e6
 
 
 class Order:

@@ -26,18 +26,18 @@ class Row:
         path: the file, for errors.
         line: from 1.
         values: by column or key; text in a table, JSON's types in JSON.
+        table: it is from a table, where numbers are written as text.
     """
 
     path: str
     line: int
     values: Values
+    table: bool = False
 
     def error(self, field: str, limit: str) -> TraceError:
         """Return the error that a field's value is not what it must be."""
-        value = self.values.get(field)
-        return TraceError(
-            self.path, self.line, field, None if value is None else shown(value), limit
-        )
+        said = shown(self.values[field]) if field in self.values else None
+        return TraceError(self.path, self.line, field, said, limit)
 
     def integer(self, field: str, least: int) -> int:
         """Return a whole number, at least ``least``.
@@ -46,7 +46,7 @@ class Row:
             TraceError: it is not one.
         """
         value = self.values[field]
-        if isinstance(value, str):
+        if self.table:
             value = _number(value, int)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(field, "an integer")
@@ -61,7 +61,7 @@ class Row:
             TraceError: it is not one.
         """
         value = self.values[field]
-        if isinstance(value, str):
+        if self.table:
             value = _number(value, float)
         if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
             raise self.error(field, "a number")
@@ -85,7 +85,7 @@ class Row:
             TraceError: it is not one.
         """
         value = self.values[field]
-        if isinstance(value, str):
+        if self.table:
             value = [_number(one, int) for one in value.split()]
         if not isinstance(value, list) or any(
             isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in value
@@ -180,7 +180,7 @@ def table_rows(path: str) -> Iterator[Row]:
                     limit = f"{len(columns)} fields, one for each column"
                     raise TraceError(path, line, "", f"{len(fields)}", limit)
                 else:
-                    yield Row(path, line, dict(zip(columns, fields, strict=True)))
+                    yield Row(path, line, dict(zip(columns, fields, strict=True)), table=True)
         except csv.Error as error:
             raise TraceError(path, reader.line_num, "", str(error), "a line of a table") from None
 

@@ -147,10 +147,8 @@ def load_of_spec(text: str, rng: Random) -> Load:
     given = _pairs(kind, rest)
     what = _KINDS[kind]
     numbers = {name: _number(kind, name, limit, given) for name, limit in what.numbers.items()}
-    if what.expected(numbers) > _MOST:
-        raise SpecError(
-            f"{text} must have at most {_MOST} requests, not {what.expected(numbers):g}"
-        )
+    if (expected := what.expected(numbers)) > _MOST:
+        raise SpecError(f"{text} must have at most {_MOST} requests, not about {expected:g}")
     if kind == "conversations":
         return _conversations(text, numbers, given, list(what.times(numbers, rng)), rng)
     lengths = _lengths(kind, given)
@@ -182,9 +180,8 @@ def _pairs(kind: str, text: str) -> dict[str, str]:
         if not (name and equals and value):
             raise SpecError(f"{kind} must have NAME=VALUE between its commas, not {part!r}")
         if name in given:
-            raise SpecError(
-                f"{name} of {kind} must be there once, not {given[name]!r} and {value!r}"
-            )
+            both = f"{given[name]!r} and {value!r}"
+            raise SpecError(f"{name} of {kind} must be there once, not with {both}")
         given[name] = value
     return given
 
