@@ -105,6 +105,11 @@ class News:
         return self._seq
 
     @property
+    def full(self) -> bool:
+        """Whether the next report names all that the replica holds."""
+        return self._full
+
+    @property
     def look_at(self) -> float:
         """When to look next whether there is news; a time that has passed is now."""
         if self._room:

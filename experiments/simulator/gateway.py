@@ -1,0 +1,407 @@
+"""SimulatedGateway: what all gateways do with requests, from the client's sending to its answer.
+
+The rules are those of `deployments.dispatch`: a ticket is given up exactly once, a request whose
+replica is lost goes on elsewhere with what it has, and what has a time limit is given up then.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Final, Protocol
+from zlib import crc32
+
+from deployments.messages import Refusal, RefusalKind, ReplicaInfo, unavailable
+from deployments.metrics import Counts
+from deployments.order import END, FIRST_TOKEN, Failed, Refused, blocks_of
+from deployments.patience import MAX_LOSSES, Patience
+from deployments.periods import COUNT_S
+from deployments.prefix import prefix_of
+from deployments.refused import api_error
+from experiments.loads.load import Load
+from experiments.simulator.errand import Errand
+from experiments.simulator.outcome import Outcome
+from experiments.simulator.replica import KIND, SimulatedReplica
+from experiments.simulator.router import SimulatedRouter
+from experiments.simulator.scenario import Scenario
+from experiments.simulator.texts import Texts
+from experiments.simulator.timeline import Timeline
+from router.ticket import Ticket
+
+_ASK_AGAIN_S: Final = 1.0  # for a replica that it can go on with, though others serve
+_LONGEST_RETRY_S: Final = 60.0  # the OpenAI SDK obeys no longer Retry-After
+_FIRST_BACKOFF_S: Final = 0.5  # what it does then, doubling up to the next
+_LONGEST_BACKOFF_S: Final = 8.0
+
+_RETRIED: Final = frozenset(
+    {
+        RefusalKind.BUSY,
+        RefusalKind.QUEUE_FULL,
+        RefusalKind.NO_REPLICA,
+        RefusalKind.TENANT_BUSY,
+        RefusalKind.TENANT_RATE,
+    }
+)
+# What no client can do anything about.
+_NOT_FOR_CLIENTS: Final = frozenset(
+    {RefusalKind.ABANDONED, RefusalKind.NO_STREAM, RefusalKind.OTHER}
+)
+
+
+class Replicas(Protocol):
+    """Where gateways find replicas by name."""
+
+    def get(self, name: str) -> SimulatedReplica | None:
+        """The replica of that name; None for one that has gone for good."""
+
+    def __iter__(self) -> Iterator[SimulatedReplica]:
+        """Those that run."""
+
+
+class SimulatedGateway:
+    """All clients, and all gateways, as one that is never busy.
+
+    Attributes:
+        outcomes: one for each request of the load, in its order.
+        open: requests that may yet come to something.
+        resumed, drained: times that a request went on elsewhere, its replica being lost, or gone.
+        expired: those that were given up at a time limit.
+        retried: times that a client sent a request again.
+        counts: what is to be told to the router; None if nobody looks at it there.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        load: Load,
+        texts: Texts,
+        timeline: Timeline,
+        replicas: Replicas,
+        routers: Sequence[SimulatedRouter],
+        done: Callable[[], None],
+    ) -> None:
+        """Make ready to send a load.
+
+        Args:
+            scenario: what it runs in.
+            load: the requests.
+            texts: their tokens.
+            timeline: the time.
+            replicas: by name.
+            routers: each has a part of the requests.
+            done: called when all requests have come to something.
+        """
+        self._scenario = scenario
+        self._timeline = timeline
+        self._texts = texts
+        self._replicas = replicas
+        self._done = done
+        self._routers = routers
+        self._rng = Random(f"{scenario.seed} clients")
+        config = scenario.config
+        self._hold_s = config.hold_s
+        self._info = ReplicaInfo(KIND, config.block_size, scenario.blocks, scenario.max_model_len)
+        self._prefixed = config.placement == "prefix_affinity"
+        self._arrivals = load.arrivals
+        self._next = 0
+        self.outcomes = [
+            Outcome(index, one.at, one.priority, one.tenant, one.prompt_tokens)
+            for index, one in enumerate(load.arrivals)
+        ]
+        self.open = len(self.outcomes)
+        self.resumed, self.drained, self.expired, self.retried = 0, 0, 0, 0
+        self.counts: Counts | None = None
+        if config.autoscaling != "off" or config.access is not None:
+            self.counts = Counts()
+            timeline.after(COUNT_S, self._hand_over)
+        self._hanging: dict[str, list[tuple[Errand, str]]] = {}
+        self._plan_next()
+
+    # ---- clients ----------------------------------------------------------------------
+
+    def _plan_next(self) -> None:
+        """Plan when the next request of the load is to be sent."""
+        if self._next < len(self._arrivals):
+            self._timeline.at(self._arrivals[self._next].at, self._send)
+
+    def _send(self, _: None) -> None:
+        index = self._next
+        self._next += 1
+        errand = Errand(self._arrivals[index], self.outcomes[index])
+        self._timeline.after(self._scenario.network_s, self._arrived, errand)
+        self._plan_next()
+
+    def _arrived(self, errand: Errand) -> None:
+        """A request has come to a gateway."""
+        errand.came_at = self._timeline.now
+        scenario = self._scenario
+        for limit_s, limit in ((scenario.first_token_s, FIRST_TOKEN), (scenario.end_s, END)):
+            if limit_s is not None:
+                self._timeline.after(limit_s, self._out_of_time, (errand, errand.tries, limit))
+        errand.going_on = False
+        self._ask(errand, scenario.gateway_s)
+
+    def _come_back(self, errand: Errand, refusal: Refusal) -> bool:
+        """Let a client send its request once more, if it does; as the OpenAI SDK's retries do."""
+        if errand.tries > self._scenario.retries or refusal.kind not in _RETRIED:
+            return False
+        pause_s = refusal.retry_after
+        if not 0 < pause_s <= _LONGEST_RETRY_S:
+            backoff_s = min(_FIRST_BACKOFF_S * 2 ** (errand.tries - 1), _LONGEST_BACKOFF_S)
+            pause_s = backoff_s * (1 - 0.25 * self._rng.random())
+        errand.tries += 1
+        self.retried += 1
+        pause_s = max(1.0, pause_s) + 2 * self._scenario.network_s  # there and back
+        self._timeline.after(pause_s, self._arrived, errand)
+        return True
+
+    def _close(self, errand: Errand) -> None:
+        """Nothing more comes of a request."""
+        errand.over = True
+        self.open -= 1
+        if not self.open:
+            self._done()
+
+    # ---- tickets ----------------------------------------------------------------------
+
+    def _place(self, errand: Errand) -> None:
+        """Ask the router for another replica."""
+        if not errand.over:
+            self._ask(errand, 0.0)
+
+    def _ask(self, errand: Errand, delay_s: float) -> None:
+        """Ask the router for a replica, with a new ticket, in so many seconds."""
+        # A new name for each life: a late report about an earlier one means nothing then.
+        errand.ticket = self._ticket(errand)
+        errand.lives += 1
+        errand.going_on = True
+        errand.taken = False
+        router = self._router_of(errand)
+        router.send(router.acquire, errand, delay_s)
+
+    def _ticket(self, errand: Errand) -> Ticket:
+        arrival, index, life = errand.arrival, errand.outcome.index, errand.lives
+        generated = errand.generated
+        again = errand.going_on
+        now, most = blocks_of(arrival.prompt_tokens, generated, arrival.output_tokens, self._info)
+        prefix: tuple[int, ...] = ()
+        if self._prefixed:
+            tokens = self._texts.prompt(index, arrival) + [0] * generated
+            prefix = prefix_of(tokens, self._info.block_tokens, b"").told
+        return Ticket(
+            id=f"{index}.{life}" if life else str(index),
+            priority=arrival.priority,
+            arrival=round(1_000 * errand.came_at),
+            blocks_now=now,
+            blocks_max=most,
+            again=again,
+            # What has begun goes on only where the same bits come out.
+            kind=KIND if generated else "",
+            tenant=arrival.tenant,
+            cost=0 if again else arrival.prompt_tokens,
+            call=f"{index}/{errand.tries}",
+            start_within_s=self._left_s(errand),
+            prefix=prefix,
+        )
+
+    def _left_s(self, errand: Errand) -> float | None:
+        """Seconds until it is given up, None for never."""
+        scenario = self._scenario
+        limits = [scenario.end_s]
+        if not errand.generated:
+            limits.append(scenario.first_token_s)
+        given = [limit for limit in limits if limit is not None]
+        if not given:
+            return None
+        return max(0.0, errand.came_at + min(given) - self._timeline.now)
+
+    def _router_of(self, errand: Errand) -> SimulatedRouter:
+        routers = self._routers
+        if len(routers) == 1:
+            return routers[0]
+        by_tenant = self._scenario.shard_by == "tenant"
+        name = errand.arrival.tenant if by_tenant else str(errand.outcome.index)
+        return routers[crc32(name.encode()) % len(routers)]
+
+    def _give_up(self, errand: Errand, *, finished: bool) -> None:
+        """Give up its ticket, here and at the router."""
+        ticket, errand.ticket = errand.ticket, None
+        if ticket is not None:
+            router = self._router_of(errand)
+            router.send(router.release, (ticket.id, finished))
+
+    # ---- answers of the router ----------------------------------------------------------
+
+    def placed(self, answer: tuple[Errand, str, str]) -> None:
+        """Submit to the replica that the router named."""
+        errand, key, _ = answer
+        if errand.holds(key):
+            self._timeline.after(self._scenario.network_s, self._submit, answer)
+
+    def _submit(self, answer: tuple[Errand, str, str]) -> None:
+        """A request has come to the replica, if there still is one."""
+        errand, key, name = answer
+        if not errand.holds(key):
+            return
+        replica = self._replicas.get(name)
+        back_s = self._scenario.network_s
+        errand.outcome.replica = name
+        if replica is None or not replica.alive:
+            self._timeline.after(back_s, self._unreachable, (errand, key))
+            return
+        if not replica.heard:  # no answer will come; the router will tell
+            self._hanging.setdefault(name, []).append((errand, key))
+            return
+        refusal = replica.take(errand)
+        if refusal is None:
+            errand.taken = True
+            errand.patience = None
+            errand.outcome.attempts += 1
+        elif refusal.kind is RefusalKind.QUEUE_FULL:
+            router = self._router_of(errand)
+            router.send(router.bounced, errand, back_s)
+        else:
+            self._timeline.after(back_s, self.refused, (errand, key, refusal))
+
+    def refused(self, answer: tuple[Errand, str, Refusal]) -> None:
+        """The router, or a replica, takes the request not: tell the client, or ask again."""
+        errand, key, refusal = answer
+        if not errand.holds(key):
+            return
+        if refusal.kind is RefusalKind.NO_REPLICA and errand.generated:
+            patience = errand.patience or Patience(self._hold_s, self._timeline.clock)
+            errand.patience = patience
+            patience.lost()
+            if not patience.over:
+                router = self._router_of(errand)
+                router.send(router.acquire, errand, _ASK_AGAIN_S)
+                return
+        self._turn_away(errand, refusal)
+
+    def _turn_away(self, errand: Errand, refusal: Refusal) -> None:
+        self._give_up(errand, finished=False)
+        if not errand.generated and self._come_back(errand, refusal):
+            return
+        self.expired += refusal.kind is RefusalKind.EXPIRED
+        kept = refusal.kind in (RefusalKind.NO_REPLICA, RefusalKind.EXPIRED)
+        if not kept and (errand.generated or refusal.kind in _NOT_FOR_CLIENTS):
+            self._end(errand, Failed(refusal.kind.value))
+        else:
+            self._end(errand, Refused(refusal))
+
+    def _end(self, errand: Errand, error: Refused | Failed) -> None:
+        """Tell the client that nothing, or nothing more, comes."""
+        outcome, told = errand.outcome, api_error(error)
+        outcome.status = "failed" if isinstance(error, Failed) else "refused"
+        outcome.reason = f"{told.type}/{told.code}" if told.code else told.type
+        self._note_tokens(errand)
+        self._close(errand)
+
+    # ---- what replicas send -------------------------------------------------------------
+
+    def started(self, errand: Errand, now: float) -> None:
+        """A replica has sent the first token of an answer at ``now``."""
+        there = now + 2 * self._scenario.network_s
+        errand.outcome.first_token_at = there
+        if self.counts is not None:
+            ttft_s = now + self._scenario.network_s - errand.came_at
+            self.counts.observe("time_to_first_token_seconds", ttft_s)
+
+    def finished(self, errand: Errand) -> None:
+        """A replica has sent the last token of an answer."""
+        network_s = self._scenario.network_s
+        self._note_tokens(errand)
+        errand.outcome.status = "ok"
+        self._serve(errand, errand.generated)
+        ticket, errand.ticket = errand.ticket, None
+        if ticket is not None:
+            router = self._router_of(errand)
+            router.send(router.release, (ticket.id, True), network_s)
+        self._close(errand)
+
+    def _note_tokens(self, errand: Errand) -> None:
+        outcome = errand.outcome
+        outcome.output_tokens = errand.generated
+        if errand.generated:
+            outcome.last_token_at = errand.last_at + 2 * self._scenario.network_s
+
+    def _serve(self, errand: Errand, generated: int) -> None:
+        """Count what was generated of an answer since it was last counted."""
+        if self.counts is not None and generated > errand.counted:
+            arrival = errand.arrival
+            self.counts.serve(arrival.tenant, arrival.priority, generated - errand.counted)
+            errand.counted = generated
+
+    def _hand_over(self, _: None) -> None:
+        """Tell the routers what was counted."""
+        counts = self.counts
+        assert counts is not None
+        if self._scenario.config.access is not None:
+            for replica in self._replicas:
+                for errand in replica.errands.values():
+                    total = replica.stretches.length(errand)
+                    self._serve(errand, total - errand.arrival.prompt_tokens)
+        if counts:
+            taken = counts.take()
+            for router in self._routers:
+                router.send(router.count, taken)
+        self._timeline.after(COUNT_S, self._hand_over)
+
+    # ---- losses -------------------------------------------------------------------------
+
+    def lost(self, errands: Sequence[Errand], *, left: bool) -> None:
+        """The stream from a replica has ended: what it had goes on elsewhere.
+
+        Args:
+            errands: what it had, with the tokens that it had sent.
+            left: it was to go, and has said goodbye.
+        """
+        for errand in errands:
+            if errand.over:
+                continue
+            self._give_up(errand, finished=False)
+            errand.losses += not left
+            if errand.losses > MAX_LOSSES:
+                self._fail(errand)
+                continue
+            self.drained += left
+            self.resumed += not left
+            self._place(errand)
+
+    def given_up(self, name: str) -> None:
+        """The router has given a replica up by itself, and all that it had with it."""
+        for errand, key in self._hanging.pop(name, ()):
+            if errand.holds(key):
+                self._miss(errand)
+        replica = self._replicas.get(name)
+        if replica is not None:
+            self.lost(replica.hand_over(), left=False)
+
+    def _unreachable(self, answer: tuple[Errand, str]) -> None:
+        errand, key = answer
+        if errand.holds(key):
+            self._miss(errand)
+
+    def _miss(self, errand: Errand) -> None:
+        """Its replica could not be reached: ask the router again, in a moment."""
+        self._give_up(errand, finished=False)
+        patience = errand.patience or Patience(self._hold_s, self._timeline.clock)
+        errand.patience = patience
+        patience.lost()
+        if patience.over:
+            self._turn_away(errand, unavailable(self._rng))
+        else:
+            self._timeline.after(patience.pause_s(), self._place, errand)
+
+    def _fail(self, errand: Errand) -> None:
+        self._end(errand, Failed("too many replicas died under it"))
+
+    def _out_of_time(self, limit: tuple[Errand, int, str]) -> None:
+        """A time limit of a try has come."""
+        errand, tries, which = limit
+        begun = errand.outcome.first_token_at is not None
+        if errand.over or errand.tries != tries or (begun and which == FIRST_TOKEN):
+            return
+        ticket = errand.ticket
+        replica = self._replicas.get(errand.outcome.replica)
+        if ticket is not None and replica is not None and errand.taken:
+            replica.drop(ticket.id)
+        self._turn_away(errand, Refusal(RefusalKind.EXPIRED, message=which))

@@ -1,0 +1,201 @@
+"""simulate: a load on a deployment whose time is only counted."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+
+from deployments.autoscaling import Scaler
+from deployments.config import ServeConfig
+from deployments.engine_config import engine_config
+from deployments.router_config import SETTLE_HEARTBEATS
+from experiments.loads.load import Load
+from experiments.simulator.fleet import Fleet
+from experiments.simulator.gateway import SimulatedGateway
+from experiments.simulator.outcome import Run, Sample, Setting
+from experiments.simulator.replica import SimulatedReplica
+from experiments.simulator.router import SimulatedRouter
+from experiments.simulator.scenario import Scenario
+from experiments.simulator.step_time import StepTime
+from experiments.simulator.texts import Texts
+from experiments.simulator.timeline import Timeline
+
+
+def simulate(
+    scenario: Scenario,
+    load: Load,
+    step_time: StepTime,
+    progress: Callable[[float], None] | None = None,
+) -> Run:
+    """Send a load to a simulated deployment, and return what came of it.
+
+    Two calls with equal arguments return equal runs.
+
+    Args:
+        scenario: the deployment.
+        load: what is sent to it.
+        step_time: how long the replicas' steps take.
+        progress: called with the simulated second, now and then.
+    """
+    return _Simulation(scenario, load, step_time, progress).run()
+
+
+class _Simulation:
+    """All parts of one run."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        load: Load,
+        step_time: StepTime,
+        progress: Callable[[float], None] | None,
+    ) -> None:
+        self._scenario = scenario
+        self._load = load
+        self._step_time = step_time
+        self._progress = progress
+        config = scenario.config
+        # The routers are to know the replicas by the time the load begins.
+        begin = -(SETTLE_HEARTBEATS * config.heartbeat_s + 1.0)
+        self._timeline = Timeline(begin)
+        self._engine = engine_config(config)
+        self._texts = Texts(load, matter=config.prefix_cache)
+        self._fleet = Fleet(scenario, self._timeline, self._replica, _scaler(config))
+        self._routers = [self._router(number) for number in range(scenario.routers)]
+        self._gateway = SimulatedGateway(
+            scenario,
+            load,
+            self._texts,
+            self._timeline,
+            self._fleet,
+            self._routers,
+            self._timeline.stop,
+        )
+        for router in self._routers:
+            router.open(self._gateway)
+        self._samples: list[Sample] = []
+
+    def run(self) -> Run:
+        """Let all of it happen."""
+        self._fleet.begin(self._routers, self._gateway)
+        self._timeline.at(0.0, self._sample)
+        if self._load.arrivals:
+            self._timeline.run()
+        return self._result()
+
+    def _replica(self, serial: int) -> SimulatedReplica:
+        return SimulatedReplica(
+            serial,
+            self._scenario,
+            self._engine,
+            self._step_time,
+            self._timeline,
+            self._texts,
+            self._gateway.finished,
+            self._gateway.started,
+        )
+
+    def _router(self, number: int) -> SimulatedRouter:
+        """One of the routers, with its part of the replicas and of the queue."""
+        scenario, config = self._scenario, self._scenario.config
+        routers = scenario.routers
+        expected = config.max_replicas
+        if config.autoscaling == "off":
+            expected = len(range(number, config.replicas, routers))
+        part = len(range(number, config.max_queued, routers))
+        own = config if routers == 1 else config.model_copy(update={"max_queued": part})
+        return SimulatedRouter(number, scenario, own, expected, self._timeline)
+
+    # ---- what is looked at ------------------------------------------------------------
+
+    def _sample(self, _: None) -> None:
+        """Note how the fleet is."""
+        gauges = [router.core.gauges() for router in self._routers]
+        stats = [one.scheduler.stats() for one in self._fleet if one.heard]
+        now = self._timeline.now
+        self._samples.append(
+            Sample(
+                at=now,
+                wanted=self._fleet.wanted,
+                serving=len(stats),
+                starting=self._fleet.starting,
+                queued=sum(one.queued for one in gauges),
+                oldest_wait_s=max(one.oldest_wait_s for one in gauges),
+                waiting=sum(one.waiting for one in stats),
+                running=sum(one.running for one in stats),
+                free_blocks=sum(one.free_blocks for one in stats),
+                total_blocks=sum(one.total_blocks for one in stats),
+            )
+        )
+        if self._progress is not None:
+            self._progress(now)
+        self._timeline.after(self._scenario.sample_s, self._sample)
+
+    def _result(self) -> Run:
+        outcomes = self._gateway.outcomes
+        last = max((one.last_token_at or one.at for one in outcomes), default=0.0)
+        fleet = self._fleet
+        fleet.close()
+        return Run(
+            name=self._scenario.name,
+            kind="simulated",
+            load=self._load.name,
+            settings=_settings(self._scenario),
+            outcomes=outcomes,
+            samples=self._samples,
+            seconds=last,
+            replica_s=fleet.paid_s,
+            busy_s=fleet.busy_s,
+            counts=self._counts(),
+        )
+
+    def _counts(self) -> Mapping[str, float]:
+        fleet, gateway = self._fleet, self._gateway
+        gauges = [router.core.gauges() for router in self._routers]
+        return {
+            **fleet.done,
+            "prompt_tokens": sum(one.prompt_tokens for one in gateway.outcomes if one.attempts),
+            "output_tokens": sum(one.output_tokens for one in gateway.outcomes),
+            "placements": sum(one.placed_total for one in gauges),
+            "bounces": sum(one.bounced_total for one in gauges),
+            "busy": sum(one.busy_total for one in gauges),
+            "reports": sum(router.reports for router in self._routers),
+            "resumed": gateway.resumed,
+            "drained": gateway.drained,
+            "expired": gateway.expired,
+            "retries": gateway.retried,
+            "failed_replicas": fleet.failed,
+            "lost_replicas": sum(router.lost for router in self._routers),
+            "started_replicas": fleet.started,
+            "scalings": fleet.changes,
+        }
+
+
+def _scaler(config: ServeConfig) -> Scaler | None:
+    if config.autoscaling == "off":
+        return None
+    return Scaler(
+        policy=config.autoscaling,
+        target_utilization=config.target_utilization,
+        target_wait_s=config.target_wait_s,
+        target_ttft_s=config.target_ttft_s,
+        min_replicas=config.min_replicas,
+        max_replicas=config.max_replicas,
+        scale_up_cooldown_s=config.scale_up_cooldown_s,
+        scale_down_cooldown_s=config.scale_down_cooldown_s,
+        scale_to_zero_s=config.scale_to_zero_s,
+    )
+
+
+def _settings(scenario: Scenario) -> Mapping[str, Setting]:
+    """What is not as it is by default, and what a simulation cannot do without."""
+    config, usual = scenario.config.to_args(), ServeConfig().to_args()
+    shown: dict[str, Setting] = {}
+    for name, value in config.items():
+        if name != "api_key" and (value != usual[name] or name == "replicas"):
+            shown[name] = value if isinstance(value, str | int | float) else str(value)
+    for field in fields(scenario):
+        value = getattr(scenario, field.name)
+        if field.name not in ("name", "config", "failures") and value is not None:
+            shown[field.name] = value
+    if scenario.failures:
+        shown["failures"] = len(scenario.failures)
+    return shown
