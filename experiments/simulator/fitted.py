@@ -9,7 +9,7 @@ import numpy as np
 from experiments.simulator.measured_step import MeasuredStep
 from experiments.simulator.nnls import Floats, solve
 
-KNOTS: Final = (8, 32, 128, 512)
+KNOTS: Final = (4, 8, 32, 128, 512)
 """Rows at which what one more costs may change: kernels work in tiles, and few rows wait for
 the weights, which are read once whatever their number."""
 _ROUNDS: Final = 12

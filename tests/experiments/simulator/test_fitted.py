@@ -11,7 +11,7 @@ from experiments.simulator.fitted import Fitted, errors, fit
 from experiments.simulator.measured_step import MeasuredStep
 
 PLANTED = Fitted(
-    fixed=8e-3, knots=(8, 32, 128, 512), slopes=(3e-4, 2.5e-4, 4.5e-4, 4.7e-4, 4.6e-4),
+    fixed=8e-3, knots=(4, 8, 32, 128, 512), slopes=(9e-4, 3e-4, 2.5e-4, 4.5e-4, 4.7e-4, 4.6e-4),
     decode=5e-5, pair=2e-7, context=1.5e-6,
 )  # fmt: skip
 
@@ -68,8 +68,8 @@ def test_a_long_step_goes_on_where_the_looked_up_ones_end() -> None:
 
 
 def test_hand_example() -> None:
-    # 40 rows: 8 at 3e-4, 24 at 2.5e-4, 8 at 4.5e-4.
-    rows = 8e-3 + 8 * 3e-4 + 24 * 2.5e-4 + 8 * 4.5e-4
+    # 40 rows: 4 at 9e-4, 4 at 3e-4, 24 at 2.5e-4, 8 at 4.5e-4.
+    rows = 8e-3 + 4 * 9e-4 + 4 * 3e-4 + 24 * 2.5e-4 + 8 * 4.5e-4
     made = PLANTED.seconds(prefill=30, pairs=465, decodes=10, context=1000)
     assert made == pytest.approx(rows + 10 * 5e-5 + 465 * 2e-7 + 1000 * 1.5e-6)
     assert PLANTED.seconds(0, 0, 0, 0) == 0.0
@@ -84,7 +84,7 @@ def test_knots_that_no_step_reaches_are_left_out() -> None:
     # Guards against: slopes of 0 where nothing was measured, so that long prompts cost nothing.
     short = [step for step in steps(900, 0.0) if step.prefill + step.decodes <= 100]
     found = fit(short)
-    assert found.knots == (8, 32)
+    assert found.knots == (4, 8, 32)
     assert found.slopes[-1] == pytest.approx(4.5e-4, rel=0.01)
 
 
@@ -98,7 +98,7 @@ def test_too_few_steps_are_refused() -> None:
     [
         ({"fixed": -1.0}, "fixed"),
         ({"pair": float("nan")}, "pair"),
-        ({"knots": (8, 8, 9, 10)}, "knots"),
+        ({"knots": (8, 8, 9, 10, 11)}, "knots"),
         ({"slopes": (1.0,)}, "slopes"),
     ],
 )

@@ -1,0 +1,147 @@
+"""Steps of a real engine are counted as what they are, and all sizes of them are made."""
+
+import csv
+import itertools
+import json
+import multiprocessing
+import multiprocessing.dummy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.engine_config import EngineConfig
+from engine.request import InvalidParam
+from experiments.simulator import fit
+from experiments.simulator.fitted import Fitted
+from experiments.simulator.measured_engines import Measured, measure_engines
+from experiments.simulator.step_models import load_described
+from experiments.simulator.step_plan import measure
+from experiments.simulator.step_rig import StepRig
+
+Rig = Callable[[], StepRig]
+
+
+@pytest.fixture(scope="module")
+def config(tiny_model_dir: Path) -> EngineConfig:
+    return EngineConfig(
+        model=str(tiny_model_dir), max_num_seqs=5, max_batch_tokens=24, prefill_chunk=16,
+        num_blocks=64, block_tokens=4, threads=1, kernels="torch",
+    )  # fmt: skip
+
+
+def ticks() -> Callable[[], float]:
+    count = itertools.count()
+    return lambda: float(next(count))
+
+
+@pytest.fixture(scope="module")
+def rig(config: EngineConfig) -> StepRig:
+    return StepRig(config, 0, ticks())
+
+
+def test_each_step_is_counted_as_what_it_computes(rig: StepRig) -> None:
+    # Guards against: counting otherwise than the simulator, whose steps are priced by this.
+    rig.drop_all()
+    rig.submit(20, 3)
+    rig.submit(7, 2)
+    made = []
+    while rig.unfinished:
+        step = rig.step()
+        made.append((step.prefill, step.pairs, step.decodes, step.context))
+    assert made == [
+        # 16 of the first's 20 tokens, and the second whole.
+        (16 + 7, 16 * 17 // 2 + 7 * 8 // 2, 0, 0),
+        # The first's last 4, which see 16 before them; the second decodes its eighth token.
+        (4, 4 * 16 + 4 * 5 // 2, 1, 8),
+        # The first's tokens 21 and 22.
+        (0, 0, 1, 21),
+        (0, 0, 1, 22),
+    ]
+
+
+def test_a_chunk_of_one_token_counts_as_a_decode(rig: StepRig) -> None:
+    rig.drop_all()
+    rig.submit(17, 1)
+    first, last = rig.step(), rig.step()
+    assert (first.prefill, first.decodes) == (16, 0)
+    assert (last.prefill, last.pairs, last.decodes, last.context) == (0, 0, 1, 17)
+
+
+def test_only_the_engines_step_is_timed(rig: StepRig) -> None:
+    # Guards against: the second scheduler's time in the measure.
+    rig.drop_all()
+    rig.submit(3, 1)
+    assert rig.step().seconds == 1.0  # one tick of a clock that ticks when it is read
+
+
+def test_an_engine_that_does_otherwise_is_noticed(
+    rig: StepRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Guards against: steps whose work is made up, if the two should ever part.
+    rig.drop_all()
+    rig.submit(3, 4)
+    monkeypatch.setattr(rig._engine, "step", lambda: None)
+    with pytest.raises(RuntimeError, match="the engine served"):
+        rig.step()
+    monkeypatch.undo()
+    rig.drop_all()
+
+
+def test_all_levels_come_and_prompts_beside_them(rig: StepRig) -> None:
+    rig.drop_all()
+    episodes = measure(rig, 0.0, seed=3, clock=ticks())
+    steps = [step for episode in episodes for step in episode]
+    quiet = {step.decodes for step in steps if not step.prefill}
+    assert {1, 2, 4, 5} <= quiet
+    assert any(step.prefill and not step.decodes for step in steps)
+    assert any(step.prefill and step.decodes for step in steps)
+    assert rig.unfinished == 0
+
+
+def test_a_model_comes_of_it(rig: StepRig, tmp_path: Path) -> None:
+    rig.drop_all()
+    measured = Measured(measure(rig, 20.0, seed=3, clock=ticks()), rig.info, 1e-5)
+    model, about = fit.model_of([measured], seed=0)
+    assert isinstance(model, Fitted)
+    assert model.fixed == pytest.approx(1.0)  # every step took one tick
+    assert about["median_error"] == pytest.approx(0.0, abs=1e-6)
+    assert model.copies(2) == pytest.approx(2e-5)
+    assert "| 1 decode, context 500 | 1e+03 ms |" in fit.table(model, about)
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads be what processes are otherwise, each of which would load torch anew."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda how: multiprocessing.dummy)
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_the_command_writes_a_model_and_its_steps(tiny_model_dir: Path, tmp_path: Path) -> None:
+    # Guards against: engines of which only one is measured, or that do not wait for each other.
+    out, steps = tmp_path / "fit.json", tmp_path / "steps.csv"
+    small = ["--max-num-seqs", "4", "--num-blocks", "64", "--kernels", "torch", "--threads", "1"]
+    given = [str(tiny_model_dir), "--out", str(out), "--steps", str(steps), "--seconds", "1"]
+    assert fit.main([*given, "--replicas", "2", *small]) == 0
+    about = json.loads(out.read_text())["about"]
+    assert about["replicas_side_by_side"] == 2
+    assert load_described(str(out)).what.startswith("fitted, fit.json: machine ")
+    with steps.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["replica"] for row in rows} == {"0", "1"}
+    assert len(rows) == about["steps"]
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_an_engine_that_cannot_be_built_says_why(config: EngineConfig) -> None:
+    # Guards against: the other one's "broken barrier" instead, or waiting for it for ever.
+    with pytest.raises(InvalidParam, match="max_model_len"):
+        measure_engines(replace(config, max_model_len=1 << 20), 2, 1.0, 0)
+
+
+def test_a_model_that_is_not_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit.main([str(tmp_path), "--out", str(tmp_path / "x.json")]) == 1
+    assert "no config.json" in capsys.readouterr().err
