@@ -18,6 +18,7 @@ from deployments.gpus import await_gpus
 from deployments.keys import with_access
 from deployments.periods import HEALTH_S, HEALTH_TIMEOUT_S
 from deployments.pinning import PinnedRequestRouter
+from deployments.policy_source import for_others, for_router, with_policies
 from deployments.replica import Replica
 from deployments.router import Router
 
@@ -43,12 +44,13 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
         args: settings of ``ServeConfig`` by name; for the API key the environment is asked too.
 
     Raises:
-        ConfigError: unknown setting or wrong value, also in the key file or the chat template.
+        ConfigError: unknown setting or wrong value, also in the key file, the chat template or a
+            policy of the operator's own.
         RayServeException: the same, on a cluster; or it has too few GPUs.
     """
     try:
         config = args if isinstance(args, ServeConfig) else ServeConfig.of(args, os.environ)
-        config = with_template(with_access(config))
+        config = with_policies(with_template(with_access(config)))
     except ConfigError as error:
         if isinstance(args, ServeConfig) or not ray.is_initialized():
             raise
@@ -56,10 +58,11 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
         raise RayServeException(str(error)) from error
     if ray.is_initialized():
         await_gpus(config)
-    inner = config.without_key()
-    router = _router(config).bind(inner)
-    replicas = _replica(config).bind(inner.with_access(None), router)
-    return _gateway(config).bind(config, router, replicas)
+    router = _router(config).bind(for_router(config.without_key()))
+    # A change of what these do not run must not restart them.
+    others = for_others(config)
+    replicas = _replica(config).bind(others.without_key().with_access(None), router)
+    return _gateway(config).bind(others, router, replicas)
 
 
 def _router(config: ServeConfig) -> serve.Deployment:

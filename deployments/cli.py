@@ -25,6 +25,7 @@ from deployments.flags import Parser, add_settings, help_of
 from deployments.gpus import gpus_by_node, require_gpus
 from deployments.keys import with_access
 from deployments.launch import LocalCluster, left_open, require_port, run_app, url, wait_ready
+from deployments.policy_source import with_policies
 from deployments.settings import API_KEY_VARIABLE
 from engine.loader import resolve
 from engine.model_info import ModelError, model_info
@@ -127,11 +128,11 @@ def serve(config: ServeConfig, *, keep_logs: bool = False) -> int:
 
     Raises:
         ModelError: the model cannot be read.
-        ConfigError: the context asked for is longer than the model's, or the key file or the
-            chat template is wrong.
+        ConfigError: the context asked for is longer than the model's, or the key file, the chat
+            template or a policy of the operator's own is wrong.
         LaunchError: something does not start, or Ray dies.
     """
-    config = with_template(with_access(config))
+    config = with_policies(with_template(with_access(config)))
     said = ["Stopped."]
     _on_signals(_stop)
     try:

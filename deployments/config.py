@@ -7,16 +7,19 @@ one name, one default and one check.
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from pydantic import PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 
+from deployments.own_policies import OwnPolicies, split
 from deployments.settings import (
     API_KEY_VARIABLE,
+    AUTOSCALINGS,
     DEMO_MODEL,
     DEMO_NAME,
+    PLACEMENTS,
     EngineSettings,
     FaultSettings,
     FleetSettings,
@@ -26,7 +29,7 @@ from deployments.settings import (
     SchedulingSettings,
 )
 from deployments.tenant import Access
-from deployments.validation import explain
+from deployments.validation import explain, show
 
 # The router's and the engine's clocks tick in milliseconds of wall-clock time.
 TICKS_PER_SECOND = 1000
@@ -56,6 +59,7 @@ class ServeConfig(
 
     _access: Access | None = PrivateAttr(default=None)
     _template: str | None = PrivateAttr(default=None)
+    _policies: OwnPolicies | None = PrivateAttr(default=None)
 
     @field_validator("api_key")
     @classmethod
@@ -89,6 +93,16 @@ class ServeConfig(
             return json.loads(value)
         except ValueError:
             raise ValueError("must be a JSON object of names and priorities") from None
+
+    @field_validator("placement")
+    @classmethod
+    def _placement_is_known_or_own(cls, value: str) -> str:
+        return _known_or_own(value, PLACEMENTS)
+
+    @field_validator("autoscaling")
+    @classmethod
+    def _autoscaling_is_known_or_own(cls, value: str) -> str:
+        return _known_or_own(value, AUTOSCALINGS)
 
     @model_validator(mode="after")
     def _tiers_are_others(self) -> Self:
@@ -197,6 +211,23 @@ class ServeConfig(
         """The Jinja source of the chat template, once it was read; not part of `to_args`."""
         return self._template
 
+    def with_policies(self, policies: OwnPolicies) -> Self:
+        """Return the configuration with the operator's own policies."""
+        copy = self.model_copy()
+        copy._policies = policies
+        return copy
+
+    @property
+    def policies(self) -> OwnPolicies | None:
+        """The operator's own policies, once they were read; not part of `to_args`."""
+        return self._policies
+
+    @property
+    def by_prefix(self) -> bool:
+        """Whether placement looks at what prompts begin with."""
+        own = self._policies is not None and self._policies.by_prefix
+        return own or self.placement == "prefix_affinity"
+
     @property
     def key(self) -> str | None:
         """The API key in clear."""
@@ -233,6 +264,13 @@ class ServeConfig(
         # One core is left to the others: threads that wait for each other by spinning lose far
         # more than a core's worth when one of them is not running.
         return max(1, (len(os.sched_getaffinity(0)) - 1) // self.replicas)
+
+
+def _known_or_own(value: str, known: Sequence[str]) -> str:
+    if value not in known and split(value) is None:
+        names = ", ".join(map(repr, known))
+        raise ValueError(f"must be {names}, FILE.py:NAME or MODULE:NAME, not {show(value)}")
+    return value
 
 
 def settings_table() -> str:

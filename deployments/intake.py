@@ -87,8 +87,7 @@ class Intake:
         self._max_body_bytes = config.max_body_bytes
         self._rng = rng
         self._apart = config.prefix_cache_scope == "tenant"
-        by_prefix = config.placement == "prefix_affinity"
-        self._block_tokens = config.block_size if by_prefix else None
+        self._block_tokens = config.block_size if config.by_prefix else None
         folder = resolve(config.model)
         info = model_info(folder)
         self._tokenizer = load_tokenizer(folder)

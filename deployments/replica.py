@@ -104,7 +104,7 @@ class Replica:
             info.fingerprint,
             config.report_interval_s,
             config.heartbeat_s,
-            PrefixNews(self._engine) if config.placement == "prefix_affinity" else None,
+            PrefixNews(self._engine) if config.by_prefix else None,
         )
         self._reporter = Reporter(news, self._figures, self._send)
         self._reporting = self._loop.create_task(self._reporter.run())

@@ -22,6 +22,7 @@ from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unav
 from deployments.metrics import Counts
 from deployments.pending import Call, Pending, refusal_of
 from deployments.periods import TICK_S
+from deployments.policy_source import telling
 from deployments.router_config import placement_policy, router_config
 from router.core import RouterCore
 from router.errors import (
@@ -77,7 +78,7 @@ class Router:
             router_config(config, self._expected),
             self._clock,
             self._rng,
-            placement_policy(config),
+            placement_policy(config, self._rng, telling(config.placement, logger)),
         )
         self._closed = False
         self._pending = Pending()

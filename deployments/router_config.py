@@ -1,7 +1,12 @@
 """The router's configuration, from the settings of a deployment."""
 
+from collections.abc import Callable
+from random import Random
+
 from deployments.config import ServeConfig
+from deployments.policy_source import own_placement, with_policies
 from router.config import RouterConfig
+from router.guarded import Guarded
 from router.policy import MostFreeBlocks, PlacementPolicy
 from router.prefix_affinity import PrefixAffinity
 from router.tenants import Terms
@@ -35,12 +40,22 @@ def router_config(config: ServeConfig, expecting: int) -> RouterConfig:
     )
 
 
-def placement_policy(config: ServeConfig) -> PlacementPolicy:
+def placement_policy(
+    config: ServeConfig, rng: Random, mistaken: Callable[[str], None]
+) -> PlacementPolicy:
     """Return what chooses among replicas.
 
     Args:
         config: of the deployment.
+        rng: for a policy of the operator's own that asks for one.
+        mistaken: hears what such a policy does wrong; see `router.guarded.Guarded`.
+
+    Raises:
+        ConfigError: the operator's own policy cannot be made.
     """
+    policies = with_policies(config).policies
+    if policies is not None and policies.placement is not None:
+        return Guarded(own_placement(policies.placement, rng), mistaken)
     if config.placement == "prefix_affinity":
         return PrefixAffinity(slack=config.affinity_slack)
     return MostFreeBlocks()

@@ -8,6 +8,9 @@ from engine.rank import SchedPolicy
 
 API_KEY_VARIABLE = "TIDEGATE_API_KEY"
 
+PLACEMENTS = ("most_free_blocks", "prefix_affinity")
+AUTOSCALINGS = ("off", "blocks", "wait", "ttft")
+
 DEMO_MODEL = "demo"
 DEMO_NAME = "SmolLM2-135M-Instruct"
 
@@ -182,11 +185,12 @@ class SchedulingSettings(_Settings):
         description="The tenants of `key_file` share the replicas by weight, within a priority; "
         "if false, the rank alone decides.",
     )
-    placement: Literal["most_free_blocks", "prefix_affinity"] = Field(
+    placement: str = Field(
         default="most_free_blocks",
         description="Which replica a request goes to: the one with `most_free_blocks`, or by "
         "`prefix_affinity` the one that has most of its prompt in its prefix cache, unless that "
-        "one is too far behind (`affinity_slack`).",
+        "one is too far behind (`affinity_slack`); or as a policy of your own says, "
+        "`FILE.py:CLASS` or `MODULE:CLASS`. A file is read where the application is built.",
     )
     affinity_slack: float = Field(
         default=0.5,
@@ -236,11 +240,12 @@ class FleetSettings(_Settings):
         description="Copies of the model, each with memory of its own. `autoscaling` does not "
         "look at it.",
     )
-    autoscaling: Literal["off", "blocks", "wait", "ttft"] = Field(
+    autoscaling: str = Field(
         default="off",
-        description="What decides how many replicas there are: nothing (`replicas`), the KV blocks "
-        "wanted (`target_utilization`), the oldest wait (`target_wait_s`), or the time to first "
-        "token (`target_ttft_s`).",
+        description="What decides how many replicas there are: nothing (`off`: there are "
+        "`replicas`), the KV `blocks` wanted (`target_utilization`), the oldest `wait` "
+        "(`target_wait_s`), the time to first token (`ttft`, `target_ttft_s`), or a policy of your "
+        "own, `FILE.py:NAME` or `MODULE:NAME`, a class or a function.",
     )
     min_replicas: int = Field(
         default=1,

@@ -6,17 +6,24 @@ with what it uses of this package; it may use nothing from elsewhere in the proj
 """
 
 from deployments.autoscaling.demand import Demand, stats_of
+from deployments.autoscaling.policies import Band, Settings
 from deployments.autoscaling.scaler import Scaler, State
-from deployments.autoscaling.serve import RELAY_S, ServePolicy, autoscaling_config
+from deployments.autoscaling.serve import RELAY_S, ServePolicy, autoscaling_config, scaler_for
+from deployments.autoscaling.source import PolicyError, Source
 from deployments.autoscaling.ttft import TtftWindow
 
 __all__ = [
     "RELAY_S",
+    "Band",
     "Demand",
+    "PolicyError",
     "Scaler",
     "ServePolicy",
+    "Settings",
+    "Source",
     "State",
     "TtftWindow",
     "autoscaling_config",
+    "scaler_for",
     "stats_of",
 ]

@@ -5,8 +5,9 @@ in which nothing should change, and only the policy knows how much.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from deployments.autoscaling.demand import Demand
 
@@ -31,6 +32,26 @@ class Band:
 
     least: int
     most: int
+
+
+class Settings(Protocol):
+    """What the operator has set; see the settings of the same names."""
+
+    @property
+    def target_utilization(self) -> float: ...
+    @property
+    def target_wait_s(self) -> float: ...
+    @property
+    def target_ttft_s(self) -> float: ...
+    @property
+    def min_replicas(self) -> int: ...
+    @property
+    def max_replicas(self) -> int: ...
+
+
+Policy: TypeAlias = Callable[[Demand, int, Settings], Band]
+"""A policy of the operator's: of what the router knows, and of how many replicas there are meant
+to be now, those that start included."""
 
 
 def blocks(demand: Demand, target: int, utilization: float) -> Band:

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from deployments.autoscaling import policies
 from deployments.autoscaling.demand import Demand
-from deployments.autoscaling.policies import Band
+from deployments.autoscaling.policies import Band, Policy
 
 STALE_S: Final = 15.0
 """What has not been heard anew for so long is no reason to change anything."""
@@ -42,13 +42,13 @@ class Scaler:
     cool-down after any change, whoever made it. From 0 it rises at once.
 
     Attributes:
-        policy: which of `policies` is asked.
+        policy: which of `policies` is asked, or one of the operator's own.
         min_replicas, max_replicas: the bounds, always kept. With a minimum of 0 the last
             replica goes after ``scale_to_zero_s`` without any request, from 1 and not from
             more.
     """
 
-    policy: Literal["blocks", "wait", "ttft"]
+    policy: Literal["blocks", "wait", "ttft"] | Policy
     target_utilization: float
     target_wait_s: float
     target_ttft_s: float
@@ -62,6 +62,8 @@ class Scaler:
         self, demand: Demand | None, target: int, now: float, state: State | None
     ) -> tuple[int, State]:
         """Return how many replicas there should be, and what to remember.
+
+        Whatever an operator's own policy raises comes out of here.
 
         Args:
             demand: the newest that is known; None if nothing is, which changes nothing.
@@ -91,6 +93,8 @@ class Scaler:
 
     def band(self, demand: Demand, target: int) -> Band:
         """Ask the policy."""
+        if not isinstance(self.policy, str):
+            return self.policy(demand, target, self)
         match self.policy:
             case "blocks":
                 return policies.blocks(demand, target, self.target_utilization)

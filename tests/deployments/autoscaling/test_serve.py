@@ -1,7 +1,10 @@
 """What we rely on in Serve's autoscaler: a new minor release of Ray may change it."""
 
+import json
+import logging
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -157,37 +160,99 @@ def test_values_are_taken_and_relayed_about_once_a_second() -> None:
     assert config.look_back_period_s * 0.2 >= 0.5
 
 
+OWN = """
+from deployments.autoscaling import Band, Demand, Settings
+from deployments.autoscaling.policies import blocks
+def mine(demand: Demand, target: int, settings: Settings) -> Band:
+    if demand.queued == 13:
+        raise RuntimeError("thirteen")
+    if demand.queued == 14:
+        exit("fourteen")
+    wanted = blocks(demand, target, settings.target_utilization).least
+    return Band(wanted + 1, wanted + 1)
+"""
+
+
+def own(tmp_path: Path, text: str = OWN) -> ServeConfig:
+    path = tmp_path / "own.py"
+    path.write_text(text)
+    config = SETTINGS.model_copy(update={"autoscaling": f"{path}:mine", "min_replicas": 1})
+    return config.model_copy(update={"scale_up_cooldown_s": 0.0})
+
+
+def test_a_policy_of_the_operators_decides_in_the_controller(tmp_path: Path) -> None:
+    controller = Controller(shipped(autoscaling_config(own(tmp_path))))
+    assert [controller.tick(t, with_load(2.2, 1, at=t), 1) for t in (0.0, 1.0)] == [4, 4]
+
+
+def test_what_it_raises_is_logged_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever came out of the policy would stop the controller's work for all deployments."""
+    monkeypatch.setattr(logging.getLogger("ray.serve"), "propagate", True)
+    controller = Controller(shipped(autoscaling_config(own(tmp_path))), target=2)
+    for second in range(300):
+        unlucky = replace(QUIET, at=float(second), queued=13 + second % 2)
+        assert controller.tick(float(second), unlucky, 2) == 2
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len({record.getMessage() for record in errors}) == 9
+    first = errors[0]
+    assert first.getMessage().startswith("The autoscaling policy failed, 1 times so far")
+    assert first.exc_info is not None
+    shown = "".join(traceback.format_exception(first.exc_info[1]))
+    assert 'raise RuntimeError("thirteen")' in shown
+    # The bounds hold all the same, and it is asked again.
+    controller.config = controller.config.model_copy(update={"min_replicas": 3})
+    assert controller.tick(300.0, replace(QUIET, at=300.0, queued=13), 2) == 3
+    assert controller.tick(301.0, with_load(2.2, 3, at=301.0), 3) == 4
+
+
+def test_one_that_cannot_be_made_in_the_controller_changes_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It imports what only the machine has that deploys."""
+    monkeypatch.setattr(logging.getLogger("ray.serve"), "propagate", True)
+    config = autoscaling_config(SETTINGS)
+    source = {"path": "own.py", "name": "mine", "text": "import only_there"}
+    config.policy.policy_kwargs["policy"] = source
+    controller = Controller(shipped(config), target=3)
+    assert [controller.tick(t, with_load(9.0, 3, at=t), 3) for t in (0.0, 100.0)] == [3, 3]
+    assert "No module named 'only_there'" in caplog.text
+
+
 WITHOUT_THE_PROJECT = """
-import sys
+import json, sys
 sys.modules.update(dict.fromkeys(("deployments", "engine", "router")))
 from pathlib import Path
 from types import SimpleNamespace
 from ray import cloudpickle
 policy = cloudpickle.loads(Path(sys.argv[1]).read_bytes())
-kwargs = dict(
-    policy="wait", target_utilization=0.8, target_wait_s=1.0, target_ttft_s=2.0, min_replicas=1,
-    max_replicas=4, scale_up_cooldown_s=0.0, scale_down_cooldown_s=60.0, scale_to_zero_s=300.0,
-)
+kwargs = json.loads(Path(sys.argv[2]).read_text())
 stats = dict(
     at=1.0, replicas=1.0, total_blocks=10.0, free_blocks=0.0, seats=4.0, queued=3.0,
     queued_blocks=9.0, running=4.0, oldest_wait_s=7.0, idle_s=0.0,
 )
 point = lambda value: {"r": [SimpleNamespace(timestamp=1.0, value=value)]}
 print(policy(**kwargs)(SimpleNamespace(
-    capacity_adjusted_min_replicas=1, capacity_adjusted_max_replicas=4, policy_state={},
+    capacity_adjusted_min_replicas=1, capacity_adjusted_max_replicas=9, policy_state={},
     raw_metrics={name: point(value) for name, value in stats.items()}, target_num_replicas=1,
     current_time=5.0,
 ))[0])
 """
 
 
-def test_the_controller_needs_no_module_of_ours(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("whose", "wanted"), [("ours", "3"), ("own", "4")])
+def test_the_controller_needs_no_module_of_ours(tmp_path: Path, whose: str, wanted: str) -> None:
     """It runs where Ray was started, which need not be where the project is installed."""
-    pickled = tmp_path / "policy"
-    config = shipped(autoscaling_config(SETTINGS))
-    pickled.write_bytes(config.policy.get_serialized_policy_def() or b"")
+    config = own(tmp_path)
+    if whose == "ours":
+        config = config.model_copy(update={"autoscaling": "blocks"})
+    policy = shipped(autoscaling_config(config)).policy
+    pickled, settings = tmp_path / "policy", tmp_path / "settings"
+    pickled.write_bytes(policy.get_serialized_policy_def() or b"")
+    settings.write_text(json.dumps(policy.policy_kwargs))
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_PROJECT, str(pickled)],
+        [sys.executable, "-c", WITHOUT_THE_PROJECT, str(pickled), str(settings)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -195,7 +260,7 @@ def test_the_controller_needs_no_module_of_ours(tmp_path: Path) -> None:
         cwd=tmp_path,
         check=False,
     )
-    assert done.stdout.split() == ["2"], done.stderr
+    assert done.stdout.split() == [wanted], done.stderr
 
 
 def test_a_simulator_may_import_the_policies_without_ray() -> None:
