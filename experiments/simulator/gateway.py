@@ -99,7 +99,7 @@ class SimulatedGateway:
         config = scenario.config
         self._hold_s = config.hold_s
         self._info = ReplicaInfo(KIND, config.block_size, scenario.blocks, scenario.max_model_len)
-        self._prefixed = config.placement == "prefix_affinity"
+        self._prefixed = config.by_prefix
         self._arrivals = load.arrivals
         self._next = 0
         self.outcomes = [

@@ -108,7 +108,7 @@ class SimulatedReplica:
             self._swap,
         )
         config = scenario.config
-        cache = PrefixNews(self) if config.placement == "prefix_affinity" else None
+        cache = PrefixNews(self) if config.by_prefix else None
         self._news = News(self.name, KIND, config.report_interval_s, config.heartbeat_s, cache)
         self.errands: dict[int, Errand] = {}
         self._ids: dict[str, int] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final, Protocol
 
-from deployments.autoscaling import Demand
+from deployments.autoscaling import Demand, PolicyError
 from deployments.config import ServeConfig
 from deployments.lookout import Lookout
 from deployments.messages import Refusal
@@ -81,7 +81,10 @@ class SimulatedRouter:
         self._expected = expected
         rng = Random(f"{scenario.seed} router {number}")
         self.core = RouterCore(
-            router_config(config, expected), timeline.clock, rng, placement_policy(config)
+            router_config(config, expected),
+            timeline.clock,
+            rng,
+            placement_policy(config, Random(f"{scenario.seed} placement {number}"), self._mistaken),
         )
         self._asked: dict[str, Errand] = {}
         self._replicas: dict[str, SimulatedReplica] = {}
@@ -100,6 +103,9 @@ class SimulatedRouter:
     def open(self, desk: Desk) -> None:
         """Tell a desk what is decided, from now on."""
         self._desk = desk
+
+    def _mistaken(self, mistake: str) -> None:
+        raise PolicyError(f"placement {self._config.placement} {mistake}")
 
     # ---- messages ---------------------------------------------------------------------
 

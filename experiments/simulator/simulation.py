@@ -1,11 +1,12 @@
 """simulate: a load on a deployment whose time is only counted."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from deployments.autoscaling import Scaler
+from deployments.autoscaling import scaler_for
 from deployments.config import ServeConfig
 from deployments.engine_config import engine_config
+from deployments.policy_source import with_policies
 from deployments.router_config import SETTLE_HEARTBEATS
 from experiments.loads.load import Load
 from experiments.simulator.fleet import Fleet
@@ -34,7 +35,13 @@ def simulate(
         load: what is sent to it.
         step_time: how long the replicas' steps take.
         progress: called with the simulated second, now and then.
+
+    Raises:
+        ConfigError: a policy of the operator's own cannot be read or made.
+        PolicyError: its answer cannot be followed; where a server would go on without it, a
+            simulation would show something else than that policy.
     """
+    scenario = replace(scenario, config=with_policies(scenario.config))
     return _Simulation(scenario, load, step_time, progress).run()
 
 
@@ -58,7 +65,8 @@ class _Simulation:
         self._timeline = Timeline(begin)
         self._engine = engine_config(config)
         self._texts = Texts(load, matter=config.prefix_cache)
-        self._fleet = Fleet(scenario, self._timeline, self._replica, _scaler(config))
+        scaler = None if config.autoscaling == "off" else scaler_for(config)
+        self._fleet = Fleet(scenario, self._timeline, self._replica, scaler)
         self._routers = [self._router(number) for number in range(scenario.routers)]
         self._gateway = SimulatedGateway(
             scenario,
@@ -167,22 +175,6 @@ class _Simulation:
             "started_replicas": fleet.started,
             "scalings": fleet.changes,
         }
-
-
-def _scaler(config: ServeConfig) -> Scaler | None:
-    if config.autoscaling == "off":
-        return None
-    return Scaler(
-        policy=config.autoscaling,
-        target_utilization=config.target_utilization,
-        target_wait_s=config.target_wait_s,
-        target_ttft_s=config.target_ttft_s,
-        min_replicas=config.min_replicas,
-        max_replicas=config.max_replicas,
-        scale_up_cooldown_s=config.scale_up_cooldown_s,
-        scale_down_cooldown_s=config.scale_down_cooldown_s,
-        scale_to_zero_s=config.scale_to_zero_s,
-    )
 
 
 def _settings(scenario: Scenario) -> Mapping[str, Setting]:
