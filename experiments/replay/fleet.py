@@ -16,17 +16,22 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 Page: TypeAlias = Mapping[str, Mapping[Labels, float]]
 """Values by metric, without the prefix of its name, and labels."""
 
-COUNTS: Final[Mapping[str, str]] = {
-    "requests_placed_total": "placements",
-    "num_preemptions_total": "preemptions",
-    "num_admission_preemptions_total": "admission_preemptions",
-    "recomputed_tokens_total": "recomputed_tokens",
-    "restored_tokens_total": "restored_tokens",
-    "prefix_cache_hits_total": "prefix_hit_tokens",
-    "request_resumed_total": "resumed",
-    "replicas_lost_total": "lost_replicas",
+COUNTS: Final[Mapping[str, tuple[str, str]]] = {
+    "placements": ("requests_placed_total", ""),
+    "busy": ("admission_rejections_total", "busy"),
+    "expired": ("request_expired_total", ""),
+    "resumed": ("request_resumed_total", "lost"),
+    "drained": ("request_resumed_total", "drained"),
+    "lost_replicas": ("replicas_lost_total", ""),
+    "preemptions": ("num_preemptions_total", ""),
+    "admission_preemptions": ("num_admission_preemptions_total", ""),
+    "gap_admissions": ("gap_admissions_total", ""),
+    "recomputed_tokens": ("recomputed_tokens_total", ""),
+    "restored_tokens": ("restored_tokens_total", ""),
+    "queried_tokens": ("prefix_cache_queries_total", ""),
+    "found_tokens": ("prefix_cache_hits_total", ""),
 }
-"""Counters of the server, and what a run calls them."""
+"""What a run calls it: the server's counter, and the value of its label if one of several."""
 
 _GAUGES: Final = (
     "num_replicas",
@@ -36,7 +41,8 @@ _GAUGES: Final = (
     "kv_blocks",
     "kv_blocks_free",
 )
-_NAMES: Final = tuple(f"{PREFIX}{name}{{" for name in (*_GAUGES, *COUNTS))
+_COUNTERS: Final = frozenset(counter for counter, _ in COUNTS.values())
+_NAMES: Final = tuple(f"{PREFIX}{name}{{" for name in (*_GAUGES, *sorted(_COUNTERS)))
 _PATIENCE: Final = aiohttp.ClientTimeout(total=5.0)
 
 
@@ -125,13 +131,15 @@ class Fleet:
 
     def _count(self, page: Page) -> None:
         first = not self.counts
-        for name, count in COUNTS.items():
+        for count, (counter, only) in COUNTS.items():
             risen = self.counts.get(count, 0.0)
-            for labels, value in page.get(name, {}).items():
+            for labels, value in page.get(counter, {}).items():
+                if only and only not in dict(labels).values():
+                    continue
                 # A series that joins later belongs to a replica that began after the load.
-                before = self._seen.get((name, labels), value if first else 0.0)
+                before = self._seen.get((counter, labels), value if first else 0.0)
                 risen += value - before if value >= before else value
-                self._seen[name, labels] = value
+                self._seen[counter, labels] = value
             self.counts[count] = risen
 
 

@@ -21,7 +21,7 @@ from experiments.replay.manner import Manner
 from experiments.replay.measured import Measured, measured_run
 from experiments.replay.retry import Retry
 from experiments.replay.sender import Sender
-from experiments.replay.server import ask
+from experiments.replay.server import Server, ask
 from experiments.replay.target import Target
 
 _KEEP_ALIVE_S: Final = 2.0
@@ -37,6 +37,7 @@ async def replay(
     manner: Manner,
     progress: Callable[[float, Tally], None] | None = None,
     name: str = "measured",
+    say: Callable[[str], None] = lambda _: None,
 ) -> Measured:
     """Send a load in real time and wait for all answers.
 
@@ -49,6 +50,7 @@ async def replay(
         manner: how to send it.
         progress: is told the seconds since the load began and what was seen, a few times a second.
         name: of the run.
+        say: gets what the user should know before it begins, one line each.
 
     Raises:
         TargetError: the server does not answer, or asks for another key.
@@ -57,13 +59,15 @@ async def replay(
     limit = connections(manner.max_connections, len(load.arrivals))
     async with _session() as session:
         server = await ask(session, url, manner.api_key, manner.model)
+        _warn(load, server, limit, say)
         bodies = Bodies(
             load, server.model, manner.vocab, manner.text, manner.lower_first, manner.more
         )
         ahead = Ahead(bodies, len(load.arrivals))
         ahead.fill()
         fleet = Fleet(session, url)
-        measured = await fleet.look()
+        if not (measured := await fleet.look()):
+            say("The server has no metrics of Tidegate's: there will be no samples of its fleet.")
         clock = RealClock()
         target = Target(url, server.model, manner.api_key, manner.tenant_keys)
         retry = Retry(manner.retries, random.Random(manner.seed))
@@ -81,6 +85,20 @@ async def replay(
             await fleet.look(clock)
     run = measured_run(name, load, url, manner, server, fleet, client.tally, outcomes)
     return Measured(run, client.tally, server, len(outcomes))
+
+
+def _warn(load: Load, server: Server, limit: int, say: Callable[[str], None]) -> None:
+    context = server.context
+    if context is not None:
+        lengths = [one.prompt_tokens + one.output_tokens for one in load.arrivals]
+        if long := sum(length > context for length in lengths):
+            say(
+                f"{long} of {len(lengths)} requests are longer than the server's context of "
+                f"{context} tokens, the longest {max(lengths)}: it will refuse them. "
+                "--length-scale and --cap-tokens make them shorter."
+            )
+    if limit < len(load.arrivals):
+        say(f"There can be {limit} connections at a time; requests beyond them will fail.")
 
 
 def _session() -> aiohttp.ClientSession:

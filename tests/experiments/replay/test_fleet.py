@@ -73,6 +73,24 @@ async def test_a_counter_that_begins_anew_and_a_new_replicas_are_counted(
     assert fleet.counts["preemptions"] == 2 + 2 + 5
 
 
+async def test_of_a_counter_with_several_reasons_only_the_one_is_counted(
+    server: Scripted, fleet: Fleet
+) -> None:
+    name = "tidegate:request_resumed_total"
+    reasons = {"lost": 0, "drained": 0}
+
+    def page() -> str:
+        lines = [f'{name}{{model_name="m",reason="{one}"}} {n}' for one, n in reasons.items()]
+        return METRICS + "\n".join(lines) + "\n"
+
+    server.metrics = page()
+    await fleet.look()
+    reasons |= {"lost": 2, "drained": 5}
+    server.metrics = page()
+    await fleet.look()
+    assert (fleet.counts["resumed"], fleet.counts["drained"]) == (2, 5)
+
+
 async def test_replica_seconds_are_paid_from_look_to_look(server: Scripted, fleet: Fleet) -> None:
     clock = HandClock()
     await fleet.look(clock)

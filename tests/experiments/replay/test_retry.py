@@ -3,6 +3,7 @@
 import email.utils
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -10,6 +11,12 @@ import pytest
 from multidict import CIMultiDict
 
 from experiments.replay.retry import Retry
+
+
+@pytest.fixture(scope="module")
+def sdk() -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(api_key="none", base_url="http://127.0.0.1:1") as sdk:
+        yield sdk
 
 
 def wait(status: int | None, tried: int = 1, times: int = 2, **headers: str) -> float | None:
@@ -32,11 +39,12 @@ def wait(status: int | None, tried: int = 1, times: int = 2, **headers: str) -> 
         {"retry-after": "inf"},
     ],
 )
-def test_it_decides_as_the_openai_sdk(status: int, headers: dict[str, str]) -> None:
-    with openai.OpenAI(api_key="none", base_url="http://127.0.0.1:1") as sdk:
-        answer: Any = type("Answer", (), {"status_code": status, "headers": CIMultiDict(headers)})
-        again = sdk._should_retry(answer)
-        told = sdk._parse_retry_after_header(answer.headers)
+def test_it_decides_as_the_openai_sdk(
+    sdk: openai.OpenAI, status: int, headers: dict[str, str]
+) -> None:
+    answer: Any = type("Answer", (), {"status_code": status, "headers": CIMultiDict(headers)})
+    again = sdk._should_retry(answer)
+    told = sdk._parse_retry_after_header(answer.headers)
     mine = Retry(2, random.Random(1)).wait_s(1, status, CIMultiDict(headers))
     assert (mine is not None) == again
     if mine is not None:

@@ -1,0 +1,132 @@
+"""Command line of ``tidegate replay``."""
+
+import argparse
+import asyncio
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from deployments.flags import Parser
+from experiments.loads.errors import LoadError
+from experiments.loads.load import Load
+from experiments.loads.options import add_load_options, add_save_options, load_of
+from experiments.loads.traces import write_trace
+from experiments.replay.descriptors import TooManyConnections
+from experiments.replay.measured import Measured
+from experiments.replay.options import add_server_options, manner_of
+from experiments.replay.progress import Bar
+from experiments.replay.replaying import replay
+from experiments.replay.target import TargetError, base_url
+from experiments.replay.verdict import verdict
+from experiments.report.compare import compare
+from experiments.report.needs import MissingLibrary
+from experiments.report.options import add_report_options, reporting_of
+from experiments.report.record import RecordError, read_runs
+from experiments.simulator.outcome import Run
+
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Send a load and report what came of it.
+
+    Args:
+        argv: the command line without the program's name and ``replay``.
+
+    Returns:
+        The exit code: 0 if the whole load was sent and something was answered.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        return _main(options, f"tidegate replay {shlex.join(_public(argv))}")
+    except (LoadError, TargetError, TooManyConnections, MissingLibrary, RecordError) as error:
+        _say(str(error))
+    except OSError as error:
+        _say(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        _say("interrupted before anything was sent")
+        return _INTERRUPTED
+    return 1
+
+
+def _main(options: argparse.Namespace, command: str) -> int:
+    reporting = reporting_of(options)
+    load = load_of(options, _say)
+    if not load.arrivals:
+        raise LoadError(f"{load.name} has no request")
+    if options.save_load is not None:
+        write_trace(load, options.save_load, options.save_as)
+    others = [] if options.against is None else _others(options.against, load)
+    measured = _replayed(options, load)
+    for line in verdict(load, measured):
+        _say(line)
+    runs = [*others, measured.run]
+    comparisons = [compare(run, measured.run) for run in others if run.kind == "simulated"]
+    files = reporting.report(runs, comparisons, command, Console())
+    for file in files:
+        _say(f"wrote {file}")
+    if measured.sent < len(load.arrivals):
+        return _INTERRUPTED
+    return 0 if measured.tally.ended["ok"] else 1
+
+
+def _replayed(options: argparse.Namespace, load: Load) -> Measured:
+    url, manner = base_url(options.url), manner_of(options, load)
+    bar = Bar(load.seconds, len(load.arrivals), Console(stderr=True))
+    with bar, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(replay(load, url, manner, bar, options.name, _say))
+
+
+def _others(folder: Path, load: Load) -> list[Run]:
+    """Return the runs of an earlier report.
+
+    Raises:
+        RecordError: they are not there, or are of another load.
+    """
+    runs = read_runs(folder)
+    for run in runs:
+        if len(run.outcomes) != len(load.arrivals):
+            raise RecordError(
+                f"{folder}: {run.name} is a run of {len(run.outcomes)} requests, "
+                f"but the load has {len(load.arrivals)}"
+            )
+    return runs
+
+
+def _public(argv: Sequence[str]) -> list[str]:
+    """Return the command line as a report may show it: without the key."""
+    shown: list[str] = []
+    for word in argv:
+        hidden = bool(shown) and shown[-1] == "--api-key"
+        key, is_key, _ = word.partition("--api-key=")
+        shown.append("KEY" if hidden else f"{key}{is_key}KEY" if is_key else word)
+    return shown
+
+
+def _say(text: str) -> None:
+    print(f"tidegate replay: {text}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="tidegate replay",
+        description="Send a load to a live server in real time, each request at its time whatever "
+        "became of those before, and report what came of it. The first Ctrl-C sends no more and "
+        "waits for the answers under way, the second gives them up; both write the report.",
+    )
+    add_load_options(parser)
+    add_save_options(parser)
+    add_server_options(parser)
+    add_report_options(parser)
+    parser.add_argument("--name", default="measured", help="of the run, as the report calls it")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FOLDER",
+        help="an earlier report of the same load, such as simulate's: its runs side by side",
+    )
+    return parser

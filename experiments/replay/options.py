@@ -1,0 +1,132 @@
+"""Options of ``tidegate replay`` that say where a load goes and how."""
+
+import argparse
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from deployments.settings import API_KEY_VARIABLE
+from experiments.loads.load import Load
+from experiments.replay.manner import Manner
+from experiments.replay.target import checked_key, read_keys
+
+_OURS: Final = frozenset({"prompt", "stream", "stream_options", "max_tokens", "n", "model"})
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Give a command the options that `manner_of` reads, and ``--url``."""
+    group = parser.add_argument_group("server")
+    group.add_argument("--url", default="http://127.0.0.1:8000", help="the server's address")
+    group.add_argument("--api-key", help=f"its key; default: the variable {API_KEY_VARIABLE}")
+    group.add_argument(
+        "--tenant-keys",
+        type=Path,
+        metavar="FILE",
+        help="YAML with the key of each tenant of the load, such as search: sk-7Qx4",
+    )
+    group.add_argument("--model", metavar="NAME", help="as the server calls it; default: its first")
+    group.add_argument(
+        "--retries",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="send what was refused or broke again, up to N times, as the openai SDK does, which "
+        "heeds Retry-After; default 0: a refusal is counted as one",
+    )
+    group.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="give an answer up that is not complete after S seconds; default 600",
+    )
+    group.add_argument(
+        "--max-connections",
+        type=_at_least_one,
+        metavar="N",
+        help="a request that would be one more fails; default: as many as the system allows",
+    )
+    group.add_argument(
+        "--vocab",
+        type=_at_least_one,
+        default=1000,
+        metavar="N",
+        help="token ids of prompts are below N; default 1000, which most models have",
+    )
+    group.add_argument(
+        "--text",
+        action="store_true",
+        help="prompts of words, about as long, for a server that takes no token ids",
+    )
+    group.add_argument(
+        "--vllm-priority",
+        action="store_true",
+        help="send priorities with their sign turned: the server goes by the lower, as vLLM does",
+    )
+    group.add_argument(
+        "--body", type=_fields, default={}, metavar="JSON", help="more fields of each request"
+    )
+
+
+def manner_of(options: argparse.Namespace, load: Load) -> Manner:
+    """Return how the load is to be sent.
+
+    Raises:
+        TargetError: a key cannot be one, or a tenant has none.
+    """
+    key = options.api_key or os.environ.get(API_KEY_VARIABLE) or None
+    keys = {} if options.tenant_keys is None else read_keys(options.tenant_keys, load)
+    return Manner(
+        api_key=None if key is None else checked_key(key, "the API key"),
+        tenant_keys=keys,
+        model=options.model,
+        retries=options.retries,
+        timeout_s=options.timeout,
+        max_connections=options.max_connections,
+        vocab=options.vocab,
+        text=options.text,
+        lower_first=options.vllm_priority,
+        more=options.body,
+        seed=options.seed,
+    )
+
+
+def _count(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _at_least_one(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    most = 10**6
+    value = int(text) if text.isascii() and text.isdigit() else -1
+    if not least <= value <= most:
+        limit = f"a whole number from {least} to {most}"
+        raise argparse.ArgumentTypeError(f"must be {limit}, not {text!r}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.001 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"must be from 0.001 to 1000000, not {text!r}")
+    return value
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text!r}")
+    if ours := sorted(_OURS & fields.keys()):
+        raise argparse.ArgumentTypeError(f"must leave out {ours[0]!r}, which the load decides")
+    return fields

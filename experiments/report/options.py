@@ -1,0 +1,117 @@
+"""Options of a command line that say what becomes of its runs."""
+
+import argparse
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.report.compare import Comparison
+from experiments.report.needs import Format, require
+from experiments.report.report import Report
+from experiments.report.targets import Targets
+from experiments.report.write import DEFAULT_FORMATS, write_report
+from experiments.simulator.outcome import Run
+
+_FORMATS: tuple[Format, ...] = ("csv", "parquet", "html", "png", "svg")
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """What is printed and written of runs.
+
+    Attributes:
+        folder: for the files; None for none.
+        formats: of the files.
+        targets: that the runs are judged by.
+    """
+
+    folder: Path | None
+    formats: tuple[Format, ...]
+    targets: Targets
+
+    def report(
+        self,
+        runs: Sequence[Run],
+        comparisons: Sequence[Comparison],
+        command: str,
+        console: Console,
+    ) -> list[Path]:
+        """Print the overview and write the files; returns these.
+
+        Raises:
+            ValueError: there is no run, or two have one name.
+            OSError: the folder cannot be written to.
+        """
+        Report.of(runs, self.targets, comparisons, command).show(console)
+        if self.folder is None:
+            return []
+        return write_report(
+            runs,
+            self.folder,
+            targets=self.targets,
+            formats=self.formats,
+            comparisons=comparisons,
+            command=command,
+        )
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Give a command the options that `reporting_of` reads."""
+    group = parser.add_argument_group("report")
+    group.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write the report there; default: only print it"
+    )
+    group.add_argument(
+        "--formats",
+        type=_formats,
+        default=DEFAULT_FORMATS,
+        metavar="LIST",
+        help=f"of {', '.join(_FORMATS)}, with commas; default {','.join(DEFAULT_FORMATS)}",
+    )
+    default = Targets()
+    group.add_argument(
+        "--target-ttft",
+        type=_target,
+        default=default.ttft_s,
+        metavar="S",
+        help=f"time to first token that clients were promised; default {default.ttft_s:g}",
+    )
+    group.add_argument(
+        "--target-tpot-ms",
+        type=_target,
+        metavar="MS",
+        help="milliseconds per token after it that clients were promised; default: any",
+    )
+
+
+def reporting_of(options: argparse.Namespace) -> Reporting:
+    """Return what is to be printed and written.
+
+    Raises:
+        MissingLibrary: a format needs what is not installed.
+    """
+    if options.out is not None:
+        require(options.formats)
+    tpot_s = None if options.target_tpot_ms is None else options.target_tpot_ms / 1000
+    return Reporting(options.out, options.formats, Targets(options.target_ttft, tpot_s))
+
+
+def _formats(text: str) -> tuple[Format, ...]:
+    names = tuple(dict.fromkeys(text.split(",")))
+    if wrong := [name for name in names if name not in _FORMATS]:
+        known = ", ".join(_FORMATS)
+        raise argparse.ArgumentTypeError(f"must be of {known}, with commas, not {wrong[0]!r}")
+    return typing.cast(tuple[Format, ...], names)
+
+
+def _target(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text!r}")
+    return value

@@ -1,0 +1,124 @@
+"""The command line, against a scripted server in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.replay.command import main
+from experiments.report.record import read_runs
+from tests.experiments.replay.scripted import METRICS, Exchange, Scripted
+
+LOAD = "constant:rate=50,seconds=0.1,prompt=4,output=2"
+
+
+async def answer(exchange: Exchange) -> None:
+    """Refuse the urgent."""
+    if exchange.body.get("priority") == 9:
+        await exchange.error(429, "rate_limit_error", "queue_full")
+    else:
+        await exchange.whole()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Scripted]:
+    scripted, ready, over = Scripted(answer), threading.Event(), asyncio.Event()
+    scripted.metrics = METRICS
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with scripted.running():
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(30)
+    yield scripted
+    loop.call_soon_threadsafe(over.set)
+    thread.join(30)
+    loop.close()
+
+
+def test_a_load_is_sent_and_reported(
+    server: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    flags = ["--url", str(server.url), "--out", str(out), "--formats", "csv", "--name", "live"]
+    server.key = "sk-1"
+    assert main(["--trace", LOAD, *flags, "--api-key", "sk-1"]) == 0
+    server.key = ""
+    (run,) = read_runs(out)
+    assert (run.name, run.kind, len(run.outcomes)) == ("live", "measured", 5)
+    assert [one.output_tokens for one in run.outcomes] == [2] * 5
+    said = capsys.readouterr()
+    assert "live" in said.out
+    assert "sk-1" not in said.out + said.err + "".join(p.read_text() for p in out.glob("*.*"))
+
+
+def test_what_was_refused_is_said(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--trace", LOAD, "--url", str(server.url), "--priorities", "9"]) == 1
+    assert "5 times rate_limit_error/queue_full: no" in capsys.readouterr().err
+
+
+def test_an_earlier_report_stands_beside_it(
+    server: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = ["--out", str(tmp_path), "--formats", "csv", "--name", "before"]
+    assert main(["--trace", LOAD, "--url", str(server.url), *first]) == 0
+    again = ["--trace", LOAD, "--url", str(server.url), "--against", str(tmp_path)]
+    assert main(again) == 0
+    assert "before" in capsys.readouterr().out
+    other = LOAD.replace("seconds=0.1", "seconds=0.2")
+    assert main(["--trace", other, "--url", str(server.url), "--against", str(tmp_path)]) == 1
+    assert "is a run of 5 requests, but the load has 10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--url", "nowhere"], "--url must be as http://127.0.0.1:8000, not 'nowhere'"),
+        (["--url", "http://127.0.0.1:1"], "http://127.0.0.1:1 does not answer: connection refused"),
+        (["--api-key", "a b"], "the API key must be printable ASCII"),
+        (["--tenants", "a", "--tenant-keys", "nothing.yaml"], "nothing.yaml cannot be read"),
+        (["--against", "nothing"], "runs.json is missing"),
+        (["--save-load", "no/where.csv"], "no/where.csv: No such file"),
+        (["--max-connections", "1000000"], "--max-connections must be at most"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--trace", LOAD, *flags]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tidegate replay: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--retries", "-1"],
+        ["--retries", "1.5"],
+        ["--timeout", "0"],
+        ["--timeout", "soon"],
+        ["--vocab", "0"],
+        ["--body", "{"],
+        ["--body", "[1]"],
+        ["--body", '{"stream": false}'],
+        ["--formats", "xls"],
+        ["--target-ttft", "-2"],
+    ],
+)
+def test_a_wrong_value_is_named_with_its_limit(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--trace", LOAD, *flags])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert f"{flags[0]}: must " in said
+    assert said.count("\n") == 1
