@@ -73,14 +73,14 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     )
     default = Targets()
     group.add_argument(
-        "--target-ttft",
+        "--slo-ttft",
         type=_target,
         default=default.ttft_s,
         metavar="S",
         help=f"time to first token that clients were promised; default {default.ttft_s:g}",
     )
     group.add_argument(
-        "--target-tpot-ms",
+        "--slo-tpot-ms",
         type=_target,
         metavar="MS",
         help="milliseconds per token after it that clients were promised; default: any",
@@ -95,8 +95,8 @@ def reporting_of(options: argparse.Namespace) -> Reporting:
     """
     if options.out is not None:
         require(options.formats)
-    tpot_s = None if options.target_tpot_ms is None else options.target_tpot_ms / 1000
-    return Reporting(options.out, options.formats, Targets(options.target_ttft, tpot_s))
+    tpot_s = None if options.slo_tpot_ms is None else options.slo_tpot_ms / 1000
+    return Reporting(options.out, options.formats, Targets(options.slo_ttft, tpot_s))
 
 
 def _formats(text: str) -> tuple[Format, ...]:

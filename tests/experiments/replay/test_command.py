@@ -110,7 +110,7 @@ def test_what_cannot_be_is_one_line(
         ["--body", "[1]"],
         ["--body", '{"stream": false}'],
         ["--formats", "xls"],
-        ["--target-ttft", "-2"],
+        ["--slo-ttft", "-2"],
     ],
 )
 def test_a_wrong_value_is_named_with_its_limit(
