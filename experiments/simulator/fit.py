@@ -49,11 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         made = measure_engines(
             engine_config(config), config.replicas, options.seconds, options.seed
         )
-        model, about = model_of(made, options.seed)
+        model, about = model_of(made, config, options.seed)
     except (ConfigError, ModelError, InvalidParam, ValueError, RuntimeError) as error:
         print(f"fit: {error}", file=sys.stderr)
         return 1
-    about = {**_machine(made[0], config), **about}
     Path(options.out).write_text(fitted_json(model, about), encoding="utf-8")
     if options.steps is not None:
         _write_steps(Path(options.steps), made)
@@ -62,14 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def model_of(made: Sequence[Measured], seed: int) -> tuple[Fitted, About]:
-    """Return the model of what engines did, and how far off one is that saw only a part of it.
+def model_of(made: Sequence[Measured], config: ServeConfig, seed: int) -> tuple[Fitted, About]:
+    """Return the model of what engines did, on what, and how far off one is that saw only a part.
 
     A quarter of the episodes is held out: the errors are of steps that the fit they are of has
     not seen, made at other moments. The model itself is fitted to all.
 
     Args:
         made: what was measured.
+        config: the settings that they had.
         seed: of which episodes are held out.
 
     Raises:
@@ -83,6 +83,7 @@ def model_of(made: Sequence[Measured], seed: int) -> tuple[Fitted, About]:
     every = [*seen, *held]
     off = np.array(errors(fit(seen), held))
     return fit(every, copy_block=copy_block_s), {
+        **_machine(made[0], config),
         "steps": len(every),
         "held_out_steps": len(held),
         "median_error": round(float(np.median(np.abs(off))), 4),

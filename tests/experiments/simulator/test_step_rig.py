@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.config import ServeConfig
 from engine.engine_config import EngineConfig
 from engine.request import InvalidParam
 from experiments.simulator import fit
@@ -103,7 +104,7 @@ def test_all_levels_come_and_prompts_beside_them(rig: StepRig) -> None:
 def test_a_model_comes_of_it(rig: StepRig, tmp_path: Path) -> None:
     rig.drop_all()
     measured = Measured(measure(rig, 20.0, seed=3, clock=ticks()), rig.info, 1e-5)
-    model, about = fit.model_of([measured], seed=0)
+    model, about = fit.model_of([measured], ServeConfig(threads=1), seed=0)
     assert isinstance(model, Fitted)
     assert model.fixed == pytest.approx(1.0)  # every step took one tick
     assert about["median_error"] == pytest.approx(0.0, abs=1e-6)
