@@ -10,6 +10,12 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; \
 	done)
 
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet
+ALL := -e '.[dev]' -c constraints.txt
+# Set it, to whatever, and uv fetches the packages: many at a time. It reads no settings of pip's.
+UV ?=
+INSTALL := $(if $(UV),$(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python $(ALL) || )$(PIP) $(ALL)
+
 MODEL ?= demo
 SERVE_ARGS ?=
 BENCH_ARGS ?=
@@ -34,8 +40,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo 'tidegate needs Python 3.11 or newer: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || '$(PYTHON)' -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
-		-e '.[dev]' -c constraints.txt
+	$(INSTALL)
 	@touch $@
 
 # Not a file target: the cache lies outside this folder and may be emptied at any time.
