@@ -60,8 +60,9 @@ types: $(INSTALLED)
 imports: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
-# The tests come last, so that their closing line is the last that is printed.
-test: lint types imports model
+# The tests come last, so that their closing line is the last that is printed. Types are checked
+# beside them.
+test: lint imports model
 	$(BIN)/python -m tests.side_by_side $(PYTEST_ARGS)
 
 # The test that `make test` runs for some seconds. Another seed is another course of events.

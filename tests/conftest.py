@@ -12,6 +12,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["TRITON_INTERPRET"] = "1"
 # Threads that wait for each other by spinning stall when a machine has other work to do.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray's workers would get as little of a machine as the tests that run beside theirs.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import pytest
 from hypothesis import settings
@@ -21,6 +23,13 @@ from engine.loader import resolve
 # How long an example takes says more about what else the machine does than about it.
 settings.register_profile("any_speed", deadline=None)
 settings.load_profile("any_speed")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out modules that start no server where only those are wanted: imports take long."""
+    if not config.option.markexpr.startswith("cluster") or collection_path.suffix != ".py":
+        return None
+    return True if "mark.cluster" not in collection_path.read_text() else None
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ FREEZE_S = (0.2 * SILENT_S, 2 * SILENT_S)
 WHOLE_S = 60.0
 _WAITING = "num_requests_waiting"
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(SECONDS + 300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.apart, pytest.mark.timeout(SECONDS + 300)]
 
 
 @pytest.fixture(scope="module")

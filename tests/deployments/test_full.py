@@ -10,7 +10,7 @@ import pytest
 
 from tests.deployments.conftest import API_KEY, Server, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.apart, pytest.mark.timeout(200)]
 
 KEY = {"Authorization": f"Bearer {API_KEY}"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.deployments.conftest import plain_environment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.apart, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 

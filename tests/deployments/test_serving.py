@@ -17,7 +17,7 @@ from openai import OpenAI
 
 from tests.deployments.conftest import Server, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.apart, pytest.mark.timeout(300)]
 
 MODEL = "SmolLM2-135M-Instruct"
 FRANCE: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]

@@ -11,7 +11,7 @@ import pytest
 from tests.deployments.collector import Collector
 from tests.deployments.conftest import API_KEY, Server, eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.apart]
 
 SECRET = "Xylophone"
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.deployments.conftest import Server, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.apart, pytest.mark.timeout(200)]
 
 KEYS = """
 tenants:
