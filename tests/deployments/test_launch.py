@@ -3,14 +3,19 @@
 import contextlib
 import http.server
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from deployments.config import ServeConfig
 from deployments.failures import LaunchError, RayDied, StartFailed
 from deployments.launch import LocalCluster, free_ports, last_line, url, wait_ready
+from deployments.processes import find
+from tests.deployments.conftest import eventually
 
 
 class Well(http.server.BaseHTTPRequestHandler):
@@ -87,6 +92,35 @@ def test_the_logs_stay_if_something_failed_or_they_are_asked_for(
     assert left == (["log"] if kept else [])
     assert cluster.folder.exists() is kept
     shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_whoever_is_killed_leaves_its_logs_if_they_are_asked_for_and_no_process(kept: bool) -> None:
+    # The child outlives it: what it reads ends with this test.
+    program = (
+        "import subprocess, sys\n"
+        "from deployments.launch import LocalCluster\n"
+        f"with LocalCluster(keep_logs={kept}) as cluster:\n"
+        "    subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'])\n"
+        "    print(cluster.folder, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        mark = folder.name.removeprefix("tg-")
+        (child,) = eventually(lambda: find(mark), 10)
+        assert child.pid != process.pid
+        process.kill()
+        process.wait(10)
+        eventually(lambda: not find(mark), 10)
+    if kept:
+        assert folder.exists()
+        shutil.rmtree(folder)
+    else:
+        eventually(lambda: not folder.exists(), 10)
 
 
 def test_a_traceback_boils_down_to_what_was_raised() -> None:

@@ -200,11 +200,16 @@ async def test_64_streams_that_preempt_each_other_give_the_text_of_each_alone(
         eventually(server.idle)
         assert server.total("num_preemptions_total") > preempted
         assert all(one["done"] and one["finish"] == "length" for one in together)
-        # One on each replica at a time is as good as alone, and takes half as long.
-        for first in range(0, 64, 2):
-            pair = requests[first : first + 2]
-            alone = await asyncio.gather(*(streamed(http, request) for request in pair))
-            assert [a["text"] for a in alone] == [t["text"] for t in together[first : first + 2]]
+        preempted = server.total("num_preemptions_total")
+        # One on each replica at a time is as good as alone. A quarter of them goes like that,
+        # the others eight at a time, for which there is room: nothing is preempted.
+        first = 0
+        while first < 64:
+            some = slice(first, first + (2 if first < 16 else 8))
+            calm = await asyncio.gather(*(streamed(http, request) for request in requests[some]))
+            assert [one["text"] for one in calm] == [one["text"] for one in together[some]]
+            first = some.stop
+        assert server.total("num_preemptions_total") == preempted
 
 
 # ---- clients that leave, processes that die -------------------------------------------
@@ -271,9 +276,6 @@ async def test_streams_go_on_when_their_replica_is_killed(server: Server) -> Non
     assert [one["text"] for one in rough] == [one["text"] for one in calm]
     assert all(one["done"] for one in rough)
     assert server.total("request_resumed_total") > resumed
-    # Serve brings it back, and the router hears of it.
-    key = "replica_report_age_seconds"
-    eventually(lambda: sum(k.startswith(key) for k in server.metrics()) == 2, 60)
 
 
 async def test_a_killed_gateway_leaves_nothing_running(server: Server) -> None:
@@ -333,3 +335,12 @@ def test_bad_requests_are_refused_and_the_next_works(
     assert refused.status_code == 400
     assert refused.json()["error"]["type"] == "invalid_request_error"
     assert httpx.post(f"{server.url}/v1/completions", json=body("Hi", 1)).status_code == 200
+
+
+# ---- after all of this ----------------------------------------------------------------
+
+
+def test_a_replica_that_was_killed_is_there_again(server: Server) -> None:
+    """Serve brings it back, and the router hears of it; the last test, so that nobody waits."""
+    key = "replica_report_age_seconds"
+    eventually(lambda: sum(k.startswith(key) for k in server.metrics()) == 2, 60)
