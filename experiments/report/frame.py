@@ -1,6 +1,5 @@
 """Frames: outcomes, samples and summaries as CSV or Parquet, one row each."""
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,18 +151,24 @@ def write(frame: Frame, folder: Path, format: Rows) -> Path:
 
 
 def _write_csv(frame: Frame, file: Path) -> None:
+    # By hand: csv.writer leaves a lone carriage return unquoted where lines end without one.
     with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(frame.kinds)
-        # A whole number in a column of fractions is written as one of these.
-        floats = [kind is float for kind in frame.kinds.values()]
+        stream.write(",".join(frame.kinds) + "\n")
+        kinds = list(frame.kinds.values())
         for row in frame.rows:
-            writer.writerow(
-                [
-                    float(value) if is_float and value is not None else value
-                    for value, is_float in zip(row, floats, strict=True)
-                ]
-            )
+            stream.write(",".join(map(_cell, row, kinds)) + "\n")
+
+
+def _cell(value: Value, kind: Kind) -> str:
+    if value is None:
+        return ""
+    if kind is float:
+        # A whole number in a column of fractions is written as one of these.
+        return repr(float(value))
+    text = str(value)
+    if any(letter in text for letter in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
 
 
 def _write_parquet(frame: Frame, file: Path) -> None:

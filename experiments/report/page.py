@@ -29,9 +29,12 @@ def render(report: Report) -> str:
     numbers = count(1)
     several = len(report.runs) > 1
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_written,
     )
-    environment.filters["plain"] = plain
     environment.globals["parts"] = _parts
     template = environment.from_string((_HERE / "page.html").read_text(encoding="utf-8"))
     loads = list(dict.fromkeys(run.load for run in report.runs))
@@ -71,3 +74,8 @@ def _figures(
 def _parts(table: Table) -> list[list[Sequence[str]]]:
     """Return the rows, those together that begin with the same word."""
     return [list(rows) for _, rows in groupby(table.rows, key=lambda row: row[0])]
+
+
+def _written(value: object) -> object:
+    """Return what a place in the page is filled with: no control characters, wherever from."""
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -48,7 +48,7 @@ def read_runs(folder: Path) -> list[Run]:
     if not file.is_file():
         raise RecordError(f"{file} is missing: {folder} holds no report with CSV or Parquet files")
     try:
-        once = json.loads(file.read_text(encoding="utf-8"))
+        once = list(json.loads(file.read_text(encoding="utf-8")))
         names = [str(run["name"]) for run in once]
         outcomes = _rows(folder, frame.outcomes(()), names, Outcome)
         samples = _rows(folder, frame.samples(()), names, Sample)

@@ -216,9 +216,10 @@ def counts(summaries: Sequence[Summary]) -> Table | None:
     names = list(dict.fromkeys(name for summary in summaries for name in summary.counts))
     if not names:
         return None
-    columns = [_RUN, *(Column(name.replace("_", " ")) for name in names)]
+    columns = [Column("Count", text=True), *(Column(summary.run) for summary in summaries)]
     rows = [
-        [summary.run, *(count(summary.counts.get(name)) for name in names)] for summary in summaries
+        [name.replace("_", " "), *(count(summary.counts.get(name)) for summary in summaries)]
+        for name in names
     ]
     return Table("Counts", columns, rows)
 
