@@ -18,7 +18,7 @@ from deployments.gpus import await_gpus
 from deployments.keys import with_access
 from deployments.periods import HEALTH_S, HEALTH_TIMEOUT_S
 from deployments.pinning import PinnedRequestRouter
-from deployments.policy_source import for_others, for_router, with_policies
+from deployments.policy_source import with_policies
 from deployments.replica import Replica
 from deployments.router import Router
 
@@ -58,11 +58,10 @@ def build_app(args: Mapping[str, Any] | ServeConfig) -> Application:
         raise RayServeException(str(error)) from error
     if ray.is_initialized():
         await_gpus(config)
-    router = _router(config).bind(for_router(config.without_key()))
-    # A change of what these do not run must not restart them.
-    others = for_others(config)
-    replicas = _replica(config).bind(others.without_key().with_access(None), router)
-    return _gateway(config).bind(others, router, replicas)
+    inner = config.without_key()
+    router = _router(config).bind(inner)
+    replicas = _replica(config).bind(inner.with_access(None), router)
+    return _gateway(config).bind(config, router, replicas)
 
 
 def _router(config: ServeConfig) -> serve.Deployment:

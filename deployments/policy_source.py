@@ -55,20 +55,6 @@ def with_policies(config: ServeConfig) -> ServeConfig:
     return config.with_policies(policies)
 
 
-def for_router(config: ServeConfig) -> ServeConfig:
-    """Return the configuration for who chooses among replicas, but does not count them."""
-    if config.policies is None:
-        return config
-    return config.with_policies(replace(config.policies, autoscaling=None))
-
-
-def for_others(config: ServeConfig) -> ServeConfig:
-    """Return the configuration for who asks no policy."""
-    if config.policies is None:
-        return config
-    return config.with_policies(replace(config.policies, placement=None, autoscaling=None))
-
-
 def own_placement(source: Source, rng: Random) -> PlacementPolicy:
     """Return a new object of the class that a text or module defines.
 

@@ -29,7 +29,7 @@ from deployments.openai.structured import grammar_of
 from router.core import RouterConfig, RouterCore
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 API, CONFIGURATION = ROOT / "docs" / "api.md", ROOT / "docs" / "configuration.md"
 SCHEDULING, OPERATIONS = ROOT / "docs" / "scheduling.md", ROOT / "docs" / "operations.md"
 BASE: Mapping[str, Any] = {

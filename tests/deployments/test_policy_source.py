@@ -9,7 +9,7 @@ import pytest
 
 from deployments.autoscaling import scaler_for
 from deployments.config import ConfigError, ServeConfig
-from deployments.policy_source import for_others, for_router, telling, with_policies
+from deployments.policy_source import telling, with_policies
 from deployments.router_config import placement_policy
 from router.guarded import Guarded
 from router.policy import MostFreeBlocks
@@ -113,21 +113,6 @@ def test_an_autoscaling_policy_is_asked_by_the_scaler(
     _, state = scaler.decide(demand, 1, 0.0, None)
     later = with_load(0.5, 1, at=99.0)
     assert scaler.decide(later, 1, 99.0, state)[0] == 5
-
-
-def test_only_the_router_gets_the_text_that_it_runs(tmp_path: Path) -> None:
-    config = with_policies(
-        ServeConfig(
-            placement=written(tmp_path, DRAWN, "Drawn"),
-            autoscaling=written(tmp_path, ONE_EACH, "one_each"),
-        )
-    )
-    router, others = for_router(config), for_others(config)
-    assert b"randrange" in pickle.dumps(router)
-    assert b"demand.requests" not in pickle.dumps(router)
-    assert b"randrange" not in pickle.dumps(others)
-    assert b"demand.requests" not in pickle.dumps(others)
-    assert others.by_prefix
 
 
 @pytest.mark.parametrize("setting", ["placement", "autoscaling"])
