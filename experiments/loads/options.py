@@ -1,14 +1,31 @@
 """Options of a command line that say which load is meant."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
+from typing import Final
 
+from experiments.arguments import number, whole
 from experiments.loads.changes import capped, repeated, scaled, window
 from experiments.loads.load import Load
 from experiments.loads.rules import with_priorities, with_tenants
 from experiments.loads.spec import KINDS, is_spec, load_of_spec
 from experiments.loads.traces import FORMATS, WRITTEN, read_trace
+
+# What makes another load of a trace, and its default.
+_CHANGES: Final[Mapping[str, object]] = {
+    "repeat": 1,
+    "start": 0.0,
+    "seconds": None,
+    "rate_scale": 1.0,
+    "length_scale": 1.0,
+    "prompt_scale": 1.0,
+    "output_scale": 1.0,
+    "cap_tokens": None,
+    "priorities": None,
+    "tenants": None,
+}
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +42,17 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, help="how the trace is written; default: as it looks"
     )
     group.add_argument(
-        "--repeat", type=_times, default=1, metavar="N", help="the trace so many times"
+        "--repeat", type=whole(1, 10_000), default=1, metavar="N", help="the trace so many times"
     )
     group.add_argument(
-        "--start", type=_from_zero, default=0.0, metavar="S", help="leave out the first S seconds"
+        "--start",
+        type=number(0, 1e8),
+        default=0.0,
+        metavar="S",
+        help="leave out the first S seconds",
     )
     group.add_argument(
-        "--seconds", type=_positive, metavar="S", help="only so many seconds of the trace"
+        "--seconds", type=number(1e-6, 1e8), metavar="S", help="only so many seconds of the trace"
     )
     for name, what in (
         ("rate", "the load comes so many times as fast (after --start and --seconds)"),
@@ -39,9 +60,13 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         ("prompt", "prompts are so many times as long, on top of --length-scale"),
         ("output", "answers are so many times as long, on top of --length-scale"),
     ):
-        group.add_argument(f"--{name}-scale", type=_positive, default=1.0, metavar="X", help=what)
+        kind = number(1e-6, 1e8)
+        group.add_argument(f"--{name}-scale", type=kind, default=1.0, metavar="X", help=what)
     group.add_argument(
-        "--cap-tokens", type=_tokens, metavar="N", help="cut longer requests, answer included, to N"
+        "--cap-tokens",
+        type=whole(2, 10**9),
+        metavar="N",
+        help="cut longer requests, answer included, to N",
     )
     group.add_argument(
         "--priorities",
@@ -50,7 +75,11 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--tenants", metavar="RULE", help="by share or length too: a:0.7,b:0.3")
     group.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="of all that is drawn; default 0"
+        "--seed",
+        type=whole(0, 2**63 - 1),
+        default=0,
+        metavar="N",
+        help="of all that is drawn; default 0",
     )
 
 
@@ -87,7 +116,17 @@ def load_of(options: argparse.Namespace, say: Callable[[str], None] = lambda _: 
         load = with_priorities(load, options.priorities, _rng(options.seed, "priorities"))
     if options.tenants is not None:
         load = with_tenants(load, options.tenants, _rng(options.seed, "tenants"))
-    return load
+    return replace(load, name=_name(load.name, options))
+
+
+def _name(name: str, options: argparse.Namespace) -> str:
+    """Return a load's name with what was changed, so that a report tells one from another."""
+    changes = [
+        option.replace("_", " ") + (f" {value:g}" if isinstance(value, float) else f" {value}")
+        for option, default in _CHANGES.items()
+        if (value := getattr(options, option)) != default
+    ]
+    return f"{name} ({', '.join(changes)})" if changes else name
 
 
 def _plain(options: argparse.Namespace) -> Load:
@@ -98,45 +137,3 @@ def _plain(options: argparse.Namespace) -> Load:
 
 def _rng(seed: int, what: str) -> Random:
     return Random(f"{seed} {what}")
-
-
-def _positive(text: str) -> float:
-    return _number(text, 1e-6, 1e8)
-
-
-def _from_zero(text: str) -> float:
-    return _number(text, 0, 1e8)
-
-
-def _number(text: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"must be from {least:g} to {most:g}, not {text!r}")
-    return value
-
-
-def _whole(text: str, least: int, most: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number from {least} to {most}, not {text!r}"
-        )
-    return value
-
-
-def _times(text: str) -> int:
-    return _whole(text, 1, 10_000)
-
-
-def _tokens(text: str) -> int:
-    return _whole(text, 2, 10**9)
-
-
-def _seed(text: str) -> int:
-    return _whole(text, 0, 2**63 - 1)

@@ -5,6 +5,7 @@ from random import Random
 from typing import Final
 
 from deployments.autoscaling import RELAY_S, Demand, Scaler, State
+from deployments.autoscaling.source import PolicyError, told
 from deployments.periods import AGAIN_S, CONTROL_S, HEALTH_S, HEALTH_TIMEOUT_S, MISSES, PROBE_S
 from experiments.simulator.errand import Errand
 from experiments.simulator.gateway import SimulatedGateway
@@ -242,7 +243,15 @@ class Fleet:
     def _decide(self, scaler: Scaler) -> None:
         newest = max(self._relayed.values(), key=lambda one: one.at, default=None)
         now = self._timeline.now
-        wanted, self._state = scaler.decide(newest, self.wanted, now, self._state)
+        try:
+            wanted, self._state = scaler.decide(newest, self.wanted, now, self._state)
+        except Exception as error:
+            config = self._scenario.config
+            own = None if config.policies is None else config.policies.autoscaling
+            if own is None:
+                raise
+            why = told(error, own.path)
+            raise PolicyError(f"autoscaling {config.autoscaling}: {why}") from error
         if not self._serving and self._routers[0].wakes:
             # A call waits for a replica: Serve starts one, whatever the policy says.
             wanted = max(1, self.wanted)

@@ -5,9 +5,9 @@ A step takes as long as its arithmetic or as what it reads from memory, whicheve
 maker publishes, plus what every step costs. Such estimates are easily off by a third: use them
 to compare policies, and a fit or a table to size a cluster.
 
-Bandwidth and dense bfloat16 arithmetic are those of NVIDIA's data sheets: H100 Tensor Core GPU
-(SXM5), H200 Tensor Core GPU, A100 80GB (SXM), L40S and L4. Where a sheet names arithmetic with
-sparsity, half of it is taken. Shapes are those of the models' own config.json.
+Bandwidth, memory and dense bfloat16 arithmetic are those of NVIDIA's data sheets: H100 Tensor
+Core GPU (SXM5), H200 Tensor Core GPU, A100 80GB (SXM), L40S and L4. Where a sheet names arithmetic
+with sparsity, half of it is taken. Shapes are those of the models' own config.json.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 BYTES: Final = 2  # of a number in bfloat16
+POOL_SHARE: Final = 0.9
+"""Of the memory that the weights leave, for keys and values: `engine.memory.GPU_SHARE`, which is
+not imported since that takes torch."""
 QUERY_TILE: Final = 128
 """Tokens of a prompt for which attention reads keys and values once (FlashAttention's tiles)."""
 
@@ -28,12 +31,14 @@ class Device:
         flops_s: dense bfloat16 operations.
         link_bytes_s: to other GPUs of its machine, one way.
         host_bytes_s: to and from host memory, one way.
+        bytes: of its memory.
     """
 
     bytes_s: float
     flops_s: float
     link_bytes_s: float
     host_bytes_s: float
+    bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +76,11 @@ class Shape:
 
 
 DEVICES: Final[Mapping[str, Device]] = {
-    "h100-sxm": Device(3.35e12, 989.5e12, 450e9, 64e9),
-    "h200": Device(4.8e12, 989.5e12, 450e9, 64e9),
-    "a100-80g": Device(2.039e12, 312e12, 300e9, 32e9),
-    "l40s": Device(864e9, 362e12, 32e9, 32e9),
-    "l4": Device(300e9, 121e12, 32e9, 32e9),
+    "h100-sxm": Device(3.35e12, 989.5e12, 450e9, 64e9, 80e9),
+    "h200": Device(4.8e12, 989.5e12, 450e9, 64e9, 141e9),
+    "a100-80g": Device(2.039e12, 312e12, 300e9, 32e9, 80e9),
+    "l40s": Device(864e9, 362e12, 32e9, 32e9, 48e9),
+    "l4": Device(300e9, 121e12, 32e9, 32e9, 24e9),
 }
 
 SHAPES: Final[Mapping[str, Shape]] = {
@@ -128,6 +133,14 @@ class Roofline:
             if not 0.0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: a number from 0 is needed")
         object.__setattr__(self, "_prices", self._work_out())
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of KV memory that fit, counted as the engine does; 0 if the weights do not fit."""
+        shape = self.shape
+        weights = BYTES * (shape.layer_weights + 2 * shape.head_weights)
+        free = self.gpus * self.device.bytes - weights
+        return max(0, int(free * POOL_SHARE) // (shape.kv_bytes * self.block_tokens))
 
     def seconds(self, prefill: int, pairs: int, decodes: int, context: int) -> float:
         """As `StepTime.seconds`."""
