@@ -1,4 +1,4 @@
-"""The command line: ``tidegate serve``, ``top``, ``simulate``, ``replay`` and ``bench``."""
+"""The command line: ``tidegate serve`` and ``top``, and the commands of the experiments."""
 
 import argparse
 import importlib
@@ -34,6 +34,7 @@ from engine.model_info import ModelError, model_info
 _EXPERIMENTS = {
     "simulate": ("simulator", "try a load on any number of replicas, without a server"),
     "replay": ("replay", "send a load to a server in real time, and report as simulate does"),
+    "study": ("studies", "compare placement, priorities and more, in simulations"),
     "bench": ("bench", "measure the engine, the router and what HTTP costs"),
 }
 

@@ -61,7 +61,7 @@ async def replay(
         server = await ask(session, url, manner.api_key, manner.model)
         _warn(load, server, limit, say)
         bodies = Bodies(
-            load, server.model, manner.vocab, manner.text, manner.lower_first, manner.more
+            load, server.model, manner.vocab, manner.text, manner.lower_first, manner.fields()
         )
         ahead = Ahead(bodies, len(load.arrivals))
         ahead.fill()

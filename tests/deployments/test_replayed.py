@@ -11,7 +11,7 @@ from experiments.replay.replaying import replay
 from experiments.replay.target import base_url
 from tests.deployments.conftest import Server, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.apart, pytest.mark.timeout(300)]
 
 
 def test_every_token_of_a_load_is_accounted_for(small_pools: Server) -> None:

@@ -77,7 +77,8 @@ def test_no_request_is_lost_whatever_a_server_does(fates: list[str]) -> None:
 
 async def test_requests_are_those_of_the_load() -> None:
     load = load_of(2, tenant="search")
-    manner = Manner("sk-all", {"search": "sk-search"}, more={"seed": 3, "temperature": 1})
+    more = {"seed": 3, "temperature": 1}
+    manner = Manner("sk-all", {"search": "sk-search"}, first_token_s=2.5, end_s=60, more=more)
     async with Scripted(Exchange.whole).running() as server:
         server.key = "sk-all"
         measured = await replay(load, server.url, manner)
@@ -91,6 +92,8 @@ async def test_requests_are_those_of_the_load() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
         "priority": 2,
+        "first_token_timeout_ms": 2500,
+        "timeout_ms": 60000,
         "seed": 3,
     }
     assert {one.headers["authorization"] for one in server.asked} == {"Bearer sk-search"}

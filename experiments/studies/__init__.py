@@ -1,0 +1,1 @@
+"""Studies: questions put to the simulator, each a command and a page in docs/experiments/."""

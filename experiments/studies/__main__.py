@@ -1,0 +1,7 @@
+"""``python -m experiments.studies``."""
+
+import sys
+
+from experiments.studies.command import main
+
+sys.exit(main())

@@ -1,0 +1,9 @@
+"""Which studies there are."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from experiments.studies import placement
+from experiments.studies.study import Study
+
+STUDIES: Final[Mapping[str, Study]] = {one.name: one for one in (placement.STUDY,)}
