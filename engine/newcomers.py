@@ -78,6 +78,8 @@ class Newcomers:
         Returns:
             The plan, or a new one if requests that it would have computed made way.
         """
+        if not self._roster.waiting:  # as in most steps
+            return plan
         self._kept = _Kept()
         try:
             return self._admit(plan, step, ahead)

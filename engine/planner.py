@@ -61,10 +61,11 @@ class Planner:
             them unless the budget ran out.
         """
         running, budget = self._roster.running, plan.budget
+        decode, decode_rows = plan.decode, plan.decode_rows
         prefilling: list[RequestState] = []
         place, lacking = 0, False
         # A victim is always the tail, so nothing before ``place`` moves.
-        while place < len(running) and len(plan.decode) < budget:
+        while place < len(running) and len(decode) < budget:
             state = running[place]
             place += 1
             total = len(state.tokens) + state.awaits
@@ -74,8 +75,8 @@ class Planner:
                 # One that has enough is only seen here when the step in flight ends it.
                 total < state.end and self._make_room(state, total, plan, ahead)
             ):
-                plan.decode.append(state.id)
-                plan.decode_rows.append(state)
+                decode.append(state.id)
+                decode_rows.append(state)
             else:
                 lacking = lacking or total < state.end
         plan.open = place == len(running) and not lacking

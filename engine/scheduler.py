@@ -328,9 +328,9 @@ class Scheduler:
         grown: list[RequestState] = []
         ended: dict[int, FinishReason] = {}
         for state in sampled:
-            id = state.id
             if state.gone:
                 continue
+            id = state.id
             if (token := tokens.get(id)) is None:
                 if ahead:
                     raise ValueError(f"request {id} has neither a token nor been aborted")

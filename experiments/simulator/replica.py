@@ -247,30 +247,12 @@ class SimulatedReplica:
         plan = self._plan
         if plan is None:  # it has stopped meanwhile
             return
-        now, stretches = self._timeline.now, self.stretches
+        now = self._timeline.now
         self.busy_s += now - self._began_at
-        rows = plan.decode
-        sampled: list[int] = []
-        if plan.prefill:
-            sampled = [chunk.id for chunk in plan.prefill if chunk.last]
-            rows = sampled + rows
-        known = self.errands
-        for id in sampled:
-            if id in known and known[id].outcome.first_token_at is None:
-                known[id].outcome.cached_tokens = self.scheduler.cached_tokens(id)
-        ended = self.scheduler.advance(dict.fromkeys(rows, 0), ())
-        stretches.stepped(now)
-        if stretches.count < len(plan.decode):
-            sampled += [id for id in plan.decode if id in known and known[id].since < 0]
-        for id in sampled:
-            if (errand := known.get(id)) is not None:
-                if errand.outcome.first_token_at is None:
-                    self._started(errand, now)
-                stretches.begin(errand, now)
+        over = self._take(plan, now)
         if self._learns and not self._copied:
             self._times.observe(*plan.work, now - self._moved_at)
         self._moved_at = now
-        over = [self._over(id) for id in ended if id in known]
         if self._overlap:
             self._plan = None
             if not self._launched(self.scheduler.resume()):
@@ -279,9 +261,30 @@ class SimulatedReplica:
             self._step()
         for errand in over:
             self._finished(errand)
+        if self._news.moved() or over:
+            self._stir()
         self._look_if_empty()
-        self._news.moved()
-        self._stir()
+
+    def _take(self, plan: ScheduleOutput, now: float) -> list[Errand]:
+        """Take the tokens of a step; return those that have all of theirs."""
+        rows, known, stretches = plan.decode, self.errands, self.stretches
+        sampled: list[int] = []
+        if plan.prefill:
+            sampled = [chunk.id for chunk in plan.prefill if chunk.last]
+            rows = sampled + rows
+            for id in sampled:
+                if id in known and known[id].outcome.first_token_at is None:
+                    known[id].outcome.cached_tokens = self.scheduler.cached_tokens(id)
+        ended = self.scheduler.advance(dict.fromkeys(rows, 0), ())
+        stretches.stepped(now)
+        if stretches.count < len(plan.decode):  # some of them had to pause before this step
+            sampled += [id for id in plan.decode if id in known and known[id].since < 0]
+        for id in sampled:
+            if (errand := known.get(id)) is not None:
+                if errand.outcome.first_token_at is None:
+                    self._started(errand, now)
+                stretches.begin(errand, now)
+        return [self._over(id) for id in ended] if ended else []
 
     # ---- reports ----------------------------------------------------------------------
 
