@@ -40,6 +40,8 @@ _RETRIED: Final = frozenset(
         RefusalKind.TENANT_RATE,
     }
 )
+_TURNED_AWAY: Final = frozenset({429, 503, 504})
+
 # What no client can do anything about.
 _NOT_FOR_CLIENTS: Final = frozenset(
     {RefusalKind.ABANDONED, RefusalKind.NO_STREAM, RefusalKind.OTHER}
@@ -290,7 +292,7 @@ class SimulatedGateway:
     def _end(self, errand: Errand, error: Refused | Failed) -> None:
         """Tell the client that nothing, or nothing more, comes."""
         outcome, told = errand.outcome, api_error(error)
-        outcome.status = "failed" if isinstance(error, Failed) else "refused"
+        outcome.status = "refused" if told.status in _TURNED_AWAY else "failed"
         outcome.reason = f"{told.type}/{told.code}" if told.code else told.type
         self._note_tokens(errand)
         self._close(errand)

@@ -64,7 +64,7 @@ class _Simulation:
         begin = -(SETTLE_HEARTBEATS * config.heartbeat_s + 1.0)
         self._timeline = Timeline(begin)
         self._engine = engine_config(config)
-        self._texts = Texts(load, matter=config.prefix_cache)
+        self._texts = Texts(load, matter=config.prefix_cache or config.by_prefix)
         scaler = None if config.autoscaling == "off" else scaler_for(config)
         self._fleet = Fleet(scenario, self._timeline, self._replica, scaler)
         self._routers = [self._router(number) for number in range(scenario.routers)]
