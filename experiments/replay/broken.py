@@ -19,6 +19,7 @@ _ERRORS: Final = (
     (aiohttp.ServerDisconnectedError, "connection closed"),
     (aiohttp.ClientPayloadError, "stream cut"),
     (aiohttp.ClientResponseError, "not HTTP"),
+    (aiohttp.ClientConnectorCertificateError, "certificate not trusted"),
     (aiohttp.ClientSSLError, "no TLS"),
     (aiohttp.ClientConnectorError, "no connection"),
 )

@@ -5,6 +5,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -14,18 +15,21 @@ from deployments.flags import Parser
 from experiments.loads.errors import LoadError
 from experiments.loads.load import Load
 from experiments.loads.options import add_load_options, add_save_options, load_of
+from experiments.loads.summary import summary
 from experiments.loads.traces import write_trace
-from experiments.replay.descriptors import TooManyConnections
 from experiments.replay.measured import Measured
 from experiments.replay.options import add_server_options, manner_of
 from experiments.replay.progress import Bar
 from experiments.replay.replaying import replay
-from experiments.replay.target import TargetError, base_url
+from experiments.replay.target import base_url
 from experiments.replay.verdict import verdict
 from experiments.report.compare import compare
 from experiments.report.needs import MissingLibrary
 from experiments.report.options import add_report_options, reporting_of
 from experiments.report.record import RecordError, read_runs
+from experiments.simulator.combinations import CombinationError, simulations_of
+from experiments.simulator.command import simulated
+from experiments.simulator.options import add_client_options, add_fleet_options
 from experiments.simulator.outcome import Run
 
 _INTERRUPTED = 130
@@ -38,32 +42,41 @@ def main(argv: Sequence[str]) -> int:
         argv: the command line without the program's name and ``replay``.
 
     Returns:
-        The exit code: 0 if the whole load was sent and something was answered.
+        The exit code: 0 if the whole load was sent and something was answered, 2 if the options
+        do not go together, 130 after Ctrl-C, else 1.
     """
     options = _parser().parse_args(argv)
     try:
         return _main(options, f"tidegate replay {shlex.join(_public(argv))}")
-    except (LoadError, TargetError, TooManyConnections, MissingLibrary, RecordError) as error:
+    except CombinationError as error:
+        _say(str(error))
+        return 2
+    except (ValueError, MissingLibrary) as error:  # of all of them, one line each
         _say(str(error))
     except OSError as error:
         _say(f"{error.filename or 'a file'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        _say("interrupted before anything was sent")
+        _say("interrupted, without a report")
         return _INTERRUPTED
     return 1
 
 
 def _main(options: argparse.Namespace, command: str) -> int:
     reporting = reporting_of(options)
+    simulations = simulations_of(options) if _simulates(options) else None
     load = load_of(options, _say)
     if not load.arrivals:
         raise LoadError(f"{load.name} has no request")
+    _say(summary(load))
     if options.save_load is not None:
         write_trace(load, options.save_load, options.save_as)
+        _say(f"wrote {options.save_load}")
     others = [] if options.against is None else _others(options.against, load)
     measured = _replayed(options, load)
     for line in verdict(load, measured):
         _say(line)
+    if simulations is not None:
+        others += simulated(simulations, replace(load, arrivals=load.arrivals[: measured.sent]))
     runs = [*others, measured.run]
     comparisons = [compare(run, measured.run) for run in others if run.kind == "simulated"]
     files = reporting.report(runs, comparisons, command, Console())
@@ -79,6 +92,22 @@ def _replayed(options: argparse.Namespace, load: Load) -> Measured:
     bar = Bar(load.seconds, len(load.arrivals), Console(stderr=True))
     with bar, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(replay(load, url, manner, bar, options.name, _say))
+
+
+def _simulates(options: argparse.Namespace) -> bool:
+    """Return whether there is a simulation to be made.
+
+    Raises:
+        CombinationError: there is none, but something is said of it.
+    """
+    if options.simulate:
+        return True
+    parser = Parser(add_help=False)
+    add_fleet_options(parser)
+    for action in parser._actions:
+        if getattr(options, action.dest) != action.default:
+            raise CombinationError(f"{action.option_strings[0]} is of use with --simulate only")
+    return False
 
 
 def _others(folder: Path, load: Load) -> list[Run]:
@@ -114,6 +143,7 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tidegate replay",
+        allow_abbrev=False,  # `_public` has to know the key's option
         description="Send a load to a live server in real time, each request at its time whatever "
         "became of those before, and report what came of it. The first Ctrl-C sends no more and "
         "waits for the answers under way, the second gives them up; both write the report.",
@@ -121,8 +151,15 @@ def _parser() -> argparse.ArgumentParser:
     add_load_options(parser)
     add_save_options(parser)
     add_server_options(parser)
+    add_client_options(parser)
     add_report_options(parser)
+    add_fleet_options(parser)
     parser.add_argument("--name", default="measured", help="of the run, as the report calls it")
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="simulate what was sent as well, as tidegate simulate does, side by side",
+    )
     parser.add_argument(
         "--against",
         type=Path,

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any, Final
 
 from deployments.settings import API_KEY_VARIABLE
+from experiments.arguments import number, whole
 from experiments.loads.load import Load
 from experiments.replay.manner import Manner
 from experiments.replay.target import checked_key, read_keys
@@ -28,29 +28,21 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--model", metavar="NAME", help="as the server calls it; default: its first")
     group.add_argument(
-        "--retries",
-        type=_count,
-        default=0,
-        metavar="N",
-        help="send what was refused or broke again, up to N times, as the openai SDK does, which "
-        "heeds Retry-After; default 0: a refusal is counted as one",
-    )
-    group.add_argument(
         "--timeout",
-        type=_seconds,
+        type=number(1e-3, 1e6),
         default=600.0,
         metavar="S",
         help="give an answer up that is not complete after S seconds; default 600",
     )
     group.add_argument(
         "--max-connections",
-        type=_at_least_one,
+        type=whole(1, 10**6),
         metavar="N",
         help="a request that would be one more fails; default: as many as the system allows",
     )
     group.add_argument(
         "--vocab",
-        type=_at_least_one,
+        type=whole(1, 10**6),
         default=1000,
         metavar="N",
         help="token ids of prompts are below N; default 1000, which most models have",
@@ -82,7 +74,9 @@ def manner_of(options: argparse.Namespace, load: Load) -> Manner:
         api_key=None if key is None else checked_key(key, "the API key"),
         tenant_keys=keys,
         model=options.model,
-        retries=options.retries,
+        retries=options.retries or 0,
+        first_token_s=options.first_token_s,
+        end_s=options.end_s,
         timeout_s=options.timeout,
         max_connections=options.max_connections,
         vocab=options.vocab,
@@ -91,33 +85,6 @@ def manner_of(options: argparse.Namespace, load: Load) -> Manner:
         more=options.body,
         seed=options.seed,
     )
-
-
-def _count(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _at_least_one(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _whole(text: str, least: int) -> int:
-    most = 10**6
-    value = int(text) if text.isascii() and text.isdigit() else -1
-    if not least <= value <= most:
-        limit = f"a whole number from {least} to {most}"
-        raise argparse.ArgumentTypeError(f"must be {limit}, not {text!r}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.001 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"must be from 0.001 to 1000000, not {text!r}")
-    return value
 
 
 def _fields(text: str) -> dict[str, Any]:

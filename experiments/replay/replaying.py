@@ -28,7 +28,8 @@ _KEEP_ALIVE_S: Final = 2.0
 """Less than servers keep a connection: what they close just then would look like a failure."""
 
 _CONNECT_S: Final = 30.0
-_PROGRESS_S: Final = 0.25
+_PROGRESS_S: Final = 1.0
+"""To draw costs milliseconds, in which nothing is sent."""
 
 
 async def replay(
@@ -48,7 +49,7 @@ async def replay(
         load: at least one request.
         url: of the server, ending with a slash.
         manner: how to send it.
-        progress: is told the seconds since the load began and what was seen, a few times a second.
+        progress: is told the seconds since the load began and what was seen, once a second.
         name: of the run.
         say: gets what the user should know before it begins, one line each.
 
@@ -68,6 +69,8 @@ async def replay(
         fleet = Fleet(session, url)
         if not (measured := await fleet.look()):
             say("The server has no metrics of Tidegate's: there will be no samples of its fleet.")
+        if progress is not None:
+            progress(0.0, Tally())  # what the first one takes besides, it takes now
         clock = RealClock()
         target = Target(url, server.model, manner.api_key, manner.tenant_keys)
         retry = Retry(manner.retries, random.Random(manner.seed))

@@ -65,7 +65,7 @@ def _main(options: argparse.Namespace, command: str) -> int:
     if options.save_load is not None:
         write_trace(load, options.save_load, options.save_as)
         _say(f"wrote {options.save_load}")
-    runs = _simulated(simulations, load)
+    runs = simulated(simulations, load)
     if not runs:
         raise KeyboardInterrupt
     for file in reporting.report(runs, (), command, Console()):
@@ -76,8 +76,8 @@ def _main(options: argparse.Namespace, command: str) -> int:
     return 0
 
 
-def _simulated(simulations: Simulations, load: Load) -> list[Run]:
-    """Return the runs, all of them or those that were done at Ctrl-C."""
+def simulated(simulations: Simulations, load: Load) -> list[Run]:
+    """Return the runs, all of them or those that were done at Ctrl-C; shows how far they are."""
     console, runs = Console(stderr=True), list[Run]()
     try:
         for scenario in simulations.scenarios:

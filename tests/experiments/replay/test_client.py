@@ -133,6 +133,7 @@ async def test_without_a_count_events_are_counted(
         (400, "invalid_request_error/context_length_exceeded", "failed"),
         (401, "invalid_request_error/invalid_api_key", "failed"),
         (500, "server_error", "failed"),
+        (500, "timeout_error", "failed"),
     ],
 )
 async def test_a_status_is_a_refusal_or_a_failure(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.replay.command import main
+from experiments.replay.command import _public, main
 from experiments.report.record import read_runs
 from tests.experiments.replay.scripted import METRICS, Exchange, Scripted
 
@@ -58,6 +58,12 @@ def test_a_load_is_sent_and_reported(
     assert "sk-1" not in said.out + said.err + "".join(p.read_text() for p in out.glob("*.*"))
 
 
+@pytest.mark.parametrize("words", [["--api-key", "sk-1"], ["--api-key=sk-1"]])
+def test_a_report_shows_the_command_without_the_key(words: list[str]) -> None:
+    shown = _public(["--seed", "1", *words, "--name", "a"])
+    assert " ".join(shown).replace("=", " ") == "--seed 1 --api-key KEY --name a"
+
+
 def test_what_was_refused_is_said(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--trace", LOAD, "--url", str(server.url), "--priorities", "9"]) == 1
     assert "5 times rate_limit_error/queue_full: no" in capsys.readouterr().err
@@ -76,6 +82,31 @@ def test_an_earlier_report_stands_beside_it(
     assert "is a run of 5 requests, but the load has 10" in capsys.readouterr().err
 
 
+def test_a_simulation_of_the_same_load_stands_beside_it(
+    server: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path), "--formats", "csv"]
+    fleet = ["--simulate", "--replicas", "1,2"]
+    assert main(["--trace", LOAD, "--url", str(server.url), *out, *fleet]) == 0
+    runs = read_runs(tmp_path)
+    assert [(run.name, run.kind) for run in runs] == [
+        ("1 replica", "simulated"),
+        ("2 replicas", "simulated"),
+        ("measured", "measured"),
+    ]
+    for run in runs:
+        assert [one.at for one in run.outcomes] == [one.at for one in runs[0].outcomes]
+        assert [one.output_tokens for one in run.outcomes] == [2] * 5
+    assert "Simulated and measured" in capsys.readouterr().out
+
+
+def test_what_would_be_simulated_is_not_said_in_vain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--trace", LOAD, "--replicas", "4"]) == 2
+    assert "--replicas is of use with --simulate only" in capsys.readouterr().err
+    assert main(["--trace", LOAD, "--simulate", "--policy", "wait"]) == 2
+    assert "needs bounds" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -92,10 +123,10 @@ def test_what_cannot_be_is_one_line(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--trace", LOAD, *flags]) == 1
-    said = capsys.readouterr().err
+    *before, said = capsys.readouterr().err.splitlines()
     assert said.startswith("tidegate replay: ")
     assert message in said
-    assert said.count("\n") == 1
+    assert all("5 requests in" in line for line in before)
 
 
 @pytest.mark.parametrize(

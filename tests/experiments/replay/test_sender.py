@@ -45,12 +45,12 @@ class House:
     """A sender with all that it needs."""
 
     def __init__(self, *times: float) -> None:
-        load = Load("hand", [Arrival(at, 1, 1) for at in times])
+        self.load = Load("hand", [Arrival(at, 1, 1) for at in times])
         self.clock = HandClock()
         self.client = Held(self.clock)
         self.bodies = Numbers()
         ahead = Ahead(self.bodies, len(times), ahead=2)
-        self.sender = Sender(load, self.client, ahead, self.clock)
+        self.sender = Sender(self.load, self.client, ahead, self.clock)
         self.task = asyncio.create_task(self.sender.run())
 
     async def settle(self) -> None:
@@ -80,6 +80,31 @@ async def test_bodies_are_made_while_there_is_nothing_to_send_and_not_all_at_onc
     assert house.bodies.made == [0, 1, 2]
     house.sender.cut()
     await house.task
+
+
+async def test_answers_are_read_while_bodies_are_made() -> None:
+    house, turns, at = House(*[5.0] * 9), [0], list[int]()
+
+    class Slow(Numbers):
+        def of(self, index: int) -> bytes:
+            at.append(turns[0])
+            return b""
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    sender = Sender(house.load, house.client, Ahead(Slow(), 9), house.clock)
+    sending = asyncio.create_task(sender.run())
+    await house.settle()
+    assert at == sorted(set(at))
+    assert len(at) == 9
+    counting.cancel()
+    for one in (sender, house.sender):
+        one.cut()
+    await asyncio.gather(sending, house.task)
 
 
 async def test_what_is_late_is_sent_at_once() -> None:
