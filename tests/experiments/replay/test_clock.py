@@ -1,6 +1,7 @@
 """Waiting for a time."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -10,17 +11,18 @@ from experiments.replay.clock import RealClock
 async def test_it_is_not_before_its_time_when_the_event_loop_is_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sleep, slept = asyncio.sleep, list[float]()
+    seconds, slept = [100.0], list[float]()
 
-    async def early(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(seconds / 2)
+    async def early(wanted: float) -> None:
+        slept.append(wanted)
+        seconds[0] += wanted / 2 if len(slept) < 3 else wanted
 
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
     monkeypatch.setattr(asyncio, "sleep", early)
     clock = RealClock()
-    await clock.until(0.004)
-    assert clock.now() >= 0.004
-    assert len(slept) > 1
+    await clock.until(4.0)
+    assert slept == [4.0, 2.0, 1.0]
+    assert clock.now() == 4.0
 
 
 async def test_a_time_that_was_is_not_waited_for() -> None:
