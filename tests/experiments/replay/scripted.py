@@ -36,6 +36,7 @@ class HandClock:
 
     def __init__(self) -> None:
         self.reads = 0
+        self.waited_for = 0
         self._now = 0.0
         self._changed = asyncio.Condition()
 
@@ -45,7 +46,9 @@ class HandClock:
 
     async def until(self, at: float) -> None:
         async with self._changed:
+            self.waited_for += 1
             await self._changed.wait_for(lambda: self._now >= at)
+            self.waited_for -= 1
 
     async def move(self, to: float) -> None:
         """Let it be ``to``, and let all that waited for it go on."""

@@ -58,6 +58,11 @@ class Sending:
         while self.clock.reads == reads:
             await asyncio.sleep(0)
 
+    async def waits(self) -> None:
+        """Return once it waits to send again."""
+        while not self.clock.waited_for:
+            await asyncio.sleep(0)
+
     async def outcome(self) -> Outcome:
         return await asyncio.wait_for(self.task, 30)
 
@@ -264,17 +269,35 @@ async def test_what_does_not_speak_http_says_so(
     assert (await sending.outcome()).reason == "not HTTP"
 
 
-async def test_patience_ends_before_and_within_an_answer(
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Timeout]:
+    """The client's time limits; one that is rescheduled to 0 ends at once."""
+    limits, timeout = list[asyncio.Timeout](), asyncio.timeout
+
+    def kept(seconds: float) -> asyncio.Timeout:
+        limits.append(timeout(seconds))
+        return limits[-1]
+
+    monkeypatch.setattr("experiments.replay.client.asyncio.timeout", kept)
+    return limits
+
+
+async def test_patience_ends_before_an_answer(
     server: Scripted, session: aiohttp.ClientSession
 ) -> None:
-    silent = Sending(session, server.url, timeout_s=0.02)
-    outcome = await silent.outcome()
+    outcome = await Sending(session, server.url, timeout_s=0.02).outcome()
     assert (outcome.status, outcome.reason) == ("failed", "client timeout")
-    slow = Sending(session, server.url, timeout_s=0.2)
-    exchange = await server.exchange(1)
+
+
+async def test_patience_ends_within_an_answer(
+    server: Scripted, session: aiohttp.ClientSession, patience: list[asyncio.Timeout]
+) -> None:
+    sending = Sending(session, server.url)
+    exchange = await server.exchange(0)
     await exchange.begin()
-    await slow.at(2.0, exchange)
-    outcome = await slow.outcome()
+    await sending.at(2.0, exchange)
+    patience[0].reschedule(0)
+    outcome = await sending.task
     assert (outcome.reason, outcome.output_tokens) == ("client timeout", 1)
 
 
@@ -285,8 +308,7 @@ async def test_a_refused_request_comes_back_when_it_was_told_to(
     await sending.clock.move(1.0)
     busy = {"Retry_After": "2", "retry_after_ms": "1500"}
     await (await server.exchange(0)).error(429, "rate_limit_error", "queue_full", **busy)
-    while not sending.clock._changed._waiters:  # it waits for its time
-        await asyncio.sleep(0)
+    await sending.waits()
     await sending.clock.move(2.4)
     assert len(server.asked) == 1
     await sending.clock.move(2.5)
@@ -311,11 +333,14 @@ async def test_the_last_refusal_stands(server: Scripted, session: aiohttp.Client
 
 
 async def test_patience_that_ends_before_a_retry_leaves_a_refusal(
-    server: Scripted, session: aiohttp.ClientSession
+    server: Scripted, session: aiohttp.ClientSession, patience: list[asyncio.Timeout]
 ) -> None:
-    sending = Sending(session, server.url, retries=1, timeout_s=0.2)
+    sending = Sending(session, server.url, retries=1)
     await (await server.exchange(0)).error(429, "rate_limit_error", "queue_full", retry_after="9")
-    assert (await sending.outcome()).status == "refused"
+    await sending.waits()
+    patience[0].reschedule(0)
+    outcome = await sending.task
+    assert (outcome.status, outcome.reason) == ("refused", "rate_limit_error/queue_full")
 
 
 async def test_nothing_is_sent_beyond_the_connections_there_may_be(
