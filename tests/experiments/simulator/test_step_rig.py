@@ -14,9 +14,9 @@ import pytest
 from deployments.config import ServeConfig
 from engine.engine_config import EngineConfig
 from engine.request import InvalidParam
-from experiments.simulator import fit
+from experiments.simulator import fit, measured_engines
 from experiments.simulator.fitted import Fitted
-from experiments.simulator.measured_engines import Measured, measure_engines
+from experiments.simulator.measured_engines import Measured
 from experiments.simulator.step_models import load_described
 from experiments.simulator.step_plan import measure
 from experiments.simulator.step_rig import StepRig
@@ -132,13 +132,21 @@ def test_the_command_writes_a_model_and_its_steps(tiny_model_dir: Path, tmp_path
         rows = list(csv.DictReader(file))
     assert {row["replica"] for row in rows} == {"0", "1"}
     assert len(rows) == about["steps"]
+    work = [[(row["prefill"], row["pairs"]) for row in rows if row["replica"] == i] for i in "01"]
+    assert work[0] != work[1]
 
 
 @pytest.mark.usefixtures("in_threads")
-def test_an_engine_that_cannot_be_built_says_why(config: EngineConfig) -> None:
-    # Guards against: the other one's "broken barrier" instead, or waiting for it for ever.
+def test_an_engine_that_cannot_be_built_says_why(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Guards against: the other one's "broken barrier" instead, or its waiting for ten minutes.
+    def build(config: EngineConfig, seed: int) -> StepRig:
+        return StepRig(config if seed == 0 else replace(config, max_model_len=1 << 20), seed)
+
+    monkeypatch.setattr(measured_engines, "StepRig", build)
     with pytest.raises(InvalidParam, match="max_model_len"):
-        measure_engines(replace(config, max_model_len=1 << 20), 2, 1.0, 0)
+        measured_engines.measure_engines(config, 2, 1.0, seed=0)
 
 
 def test_a_model_that_is_not_there_is_told(
