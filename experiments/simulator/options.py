@@ -50,6 +50,7 @@ SURROUNDINGS: Final = (
     "start_s",
     "network_s",
     "gateway_s",
+    "crowding",
     "router_s",
     "routers",
     "shard_by",
@@ -177,6 +178,13 @@ def _add_surroundings(group: argparse._ArgumentGroup) -> None:
         ("--router-us", "router_s", 1e6, "microseconds of the router for a message; default 0"),
     ):
         group.add_argument(flag, dest=field, type=_times(per_second), metavar="N", help=what)
+    group.add_argument(
+        "--crowding",
+        type=number(1, 1e3),
+        metavar="X",
+        help="a step takes so many times as long while all other replicas compute, on the same "
+        "machine; default 1",
+    )
     group.add_argument("--routers", type=whole(1, 1024), metavar="N", help="that share the work")
     group.add_argument(
         "--shard-by", choices=("hash", "tenant"), help="how requests go to them; default hash"

@@ -63,6 +63,7 @@ class SimulatedReplica:
         texts: Texts,
         finished: Callable[[Errand], None],
         started: Callable[[Errand, float], None],
+        crowd: Callable[[], float] | None,
     ) -> None:
         """Order a replica.
 
@@ -75,6 +76,7 @@ class SimulatedReplica:
             texts: the tokens of prompts.
             finished: called with each request that has got its last token.
             started: called with each request that has got the first token of its answer, and when.
+            crowd: says how many times as long a step takes that begins now; None: it never does.
         """
         self.name = f"r{serial}"
         self.serial = serial
@@ -91,6 +93,7 @@ class SimulatedReplica:
         self._texts = texts
         self._finished = finished
         self._started = started
+        self._crowd = crowd
         self._engine = engine
         self._overlap = engine.overlap
         self._times = StepTimes()
@@ -122,6 +125,11 @@ class SimulatedReplica:
         self._look_at = _NEVER  # when the next look is planned
         self._router: SimulatedRouter | None = None
         self._when_empty: Callable[[SimulatedReplica], None] | None = None
+
+    @property
+    def computing(self) -> bool:
+        """Whether a step is under way."""
+        return self._plan is not None
 
     # ---- requests ---------------------------------------------------------------------
 
@@ -211,6 +219,8 @@ class SimulatedReplica:
         if not (plan.prefill or plan.decode):
             return False
         seconds = self._seconds(plan)
+        if self._crowd is not None:
+            seconds *= self._crowd()
         timeline = self._timeline
         self._plan = plan
         self._began_at = timeline.now

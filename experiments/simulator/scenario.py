@@ -49,6 +49,9 @@ class Scenario:
         start_s: from the order for a replica until it serves.
         network_s: one way of one message, between any two parts.
         gateway_s: what a gateway does with a request before it asks the router.
+        crowding: how many times as long a step takes that begins while all other replicas
+            compute, for replicas that share one machine's cores with each other and with what
+            carries their tokens; less in proportion while only some do. 1: nothing is shared.
         router_s: CPU time that the router takes for one message: a ticket, the end of one, a
             report. One is done after the other. 0: none.
         routers: so many share the work; each has a part of the replicas and of ``max_queued``.
@@ -73,6 +76,7 @@ class Scenario:
     start_s: float = 30.0
     network_s: float = 0.0005
     gateway_s: float = 0.001
+    crowding: float = 1.0
     router_s: float = 0.0
     routers: int = 1
     shard_by: Sharding = "hash"
@@ -93,6 +97,8 @@ class Scenario:
             value = getattr(self, name)
             positive = value is None or 0 < value < math.inf
             _require(positive, name, value, "a number of seconds above 0")
+        crowding = self.crowding
+        _require(1 <= crowding < math.inf, "crowding", crowding, "a number from 1")
         _require(self.routers >= 1, "routers", self.routers, "a number from 1")
         _require(self.retries >= 0, "retries", self.retries, "a number from 0")
         _require(self.shard_by in ("hash", "tenant"), "shard_by", self.shard_by, "hash or tenant")

@@ -99,7 +99,15 @@ class _Simulation:
             self._texts,
             self._gateway.finished,
             self._gateway.started,
+            self._crowd if self._scenario.crowding > 1.0 else None,
         )
+
+    def _crowd(self) -> float:
+        """How many times as long a step takes that a replica begins now, and does not yet count."""
+        others = self._fleet.serving - 1
+        computing = sum(one.computing for one in self._fleet)
+        share = computing / others if others > 0 else 0.0
+        return 1.0 + (self._scenario.crowding - 1.0) * share
 
     def _router(self, number: int) -> SimulatedRouter:
         """One of the routers, with its part of the replicas and of the queue."""

@@ -2,7 +2,8 @@
 
 The server and the simulation get the same settings. What the simulation knows of the machine is
 measured first, and is the same for all pieces: what a step costs, in engines that run side by
-side while the server is there and idle, and what a lone request takes beyond its step.
+side while the server is there and idle; what a lone request takes beyond its step; and how much
+longer steps take while all replicas stream, since all of it shares the machine's cores.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,7 @@ from experiments.simulator.step_models import fitted_json, load_step_time
 from experiments.simulator.step_time import StepTime
 from experiments.validation.judge import judge, table
 from experiments.validation.options import flags_of, parser, pieces_of, settings_of
-from experiments.validation.overhead import gateway_s, lone_requests
+from experiments.validation.overhead import crowding, gateway_s, lone_requests, streams
 
 FORMATS: Final[tuple[Format, ...]] = ("csv", "png", "html")
 
@@ -51,10 +52,12 @@ class Machine:
     Attributes:
         step_time: what a step costs there.
         gateway_s: what a request takes beyond messages and steps.
+        crowding: how much longer steps take while all replicas compute.
     """
 
     step_time: StepTime
     gateway_s: float
+    crowding: float
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,9 +108,15 @@ def _machine(
         (folder / "step-time.json").write_text(fitted_json(step_time, about), encoding="utf-8")
         _say(f"Off by {about['median_error']:.1%} of held-out steps' times, the median.")
     alone = _replayed(server, "alone", lone_requests())
-    spent = gateway_s(alone.outcomes, step_time, _network_s(config))
-    _say(f"A lone request takes {1e3 * spent:.1f} ms beyond its step and its messages.")
-    return Machine(step_time, spent)
+    machine = Machine(step_time, 0.0, 1.0)
+    spent_s = gateway_s(alone.outcomes, step_time, _scenario("", config, machine).network_s)
+    machine = replace(machine, gateway_s=spent_s)
+    load = streams(config.replicas)
+    ideal = _simulated("", load, config, machine)
+    slower = crowding(_replayed(server, "streams", load).outcomes, ideal.outcomes)
+    _say(f"A lone request takes {1e3 * spent_s:.1f} ms beyond its step and its messages.")
+    _say(f"While all replicas stream, a step takes {slower:.3f} times as long.")
+    return replace(machine, crowding=slower)
 
 
 def _measured(server: Served, name: str, load: Load) -> Run:
@@ -131,15 +140,11 @@ def _replayed(server: Served, name: str, load: Load) -> Run:
 
 
 def _simulated(name: str, load: Load, config: ServeConfig, machine: Machine) -> Run:
-    return simulate(_scenario(name, config, machine.gateway_s), load, machine.step_time)
+    return simulate(_scenario(name, config, machine), load, machine.step_time)
 
 
-def _scenario(name: str, config: ServeConfig, spent_s: float) -> Scenario:
-    return Scenario(name, config, gateway_s=spent_s)
-
-
-def _network_s(config: ServeConfig) -> float:
-    return _scenario("", config, 0.0).network_s
+def _scenario(name: str, config: ServeConfig, machine: Machine) -> Scenario:
+    return Scenario(name, config, gateway_s=machine.gateway_s, crowding=machine.crowding)
 
 
 def _report(

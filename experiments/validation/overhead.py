@@ -1,4 +1,4 @@
-"""What a request takes besides its steps, measured on a server that has nothing else to do."""
+"""What a server takes besides its steps, measured by loads that are made for it."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,6 +10,9 @@ from experiments.simulator.step_time import StepTime
 
 PROMPT: Final = 16
 WARM_UP, COUNT = 10, 20
+STREAMS: Final = 4
+"""Answers at a time on each replica while it is measured how they crowd each other."""
+BURSTS, BURST_S, STREAM_TOKENS = 3, 6.0, 256
 PERIOD_S: Final = 0.35
 WAYS: Final = 6
 """Messages between a client's sending and its first token, one after the other: to the gateway,
@@ -38,3 +41,27 @@ def gateway_s(outcomes: Sequence[Outcome], step_time: StepTime, network_s: float
         raise ValueError("no request was answered")
     step_s = step_time.seconds(PROMPT, PROMPT * (PROMPT + 1) // 2, 0, 0)
     return max(0.0, statistics.median(times) - step_s - WAYS * network_s)
+
+
+def streams(replicas: int) -> Load:
+    """Return bursts of answers that keep all replicas computing, with few prompts between."""
+    at = [BURST_S * burst for burst in range(BURSTS) for _ in range(STREAMS * replicas)]
+    return Load("streams", [Arrival(when, PROMPT, STREAM_TOKENS) for when in at])
+
+
+def crowding(measured: Sequence[Outcome], simulated: Sequence[Outcome]) -> float:
+    """Return `Scenario.crowding`: how much longer tokens took than in a simulation without, >= 1.
+
+    Args:
+        measured, simulated: of `streams`.
+
+    Raises:
+        ValueError: none was answered.
+    """
+    real, alone = (
+        [one.tpot_s for one in outcomes if one.tpot_s is not None]
+        for outcomes in (measured, simulated)
+    )
+    if not real or not alone:
+        raise ValueError("no request was answered")
+    return max(1.0, statistics.median(real) / statistics.median(alone))

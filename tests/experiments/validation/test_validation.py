@@ -12,7 +12,14 @@ from experiments.simulator.scenario import Scenario
 from experiments.simulator.simulation import simulate
 from experiments.validation.judge import judge, table
 from experiments.validation.options import flags_of, parser, pieces_of, settings_of
-from experiments.validation.overhead import PROMPT, WARM_UP, gateway_s, lone_requests
+from experiments.validation.overhead import (
+    PROMPT,
+    WARM_UP,
+    crowding,
+    gateway_s,
+    lone_requests,
+    streams,
+)
 
 
 class Steps:
@@ -66,6 +73,19 @@ def test_what_a_lone_request_takes_comes_out_of_the_simulation_again() -> None:
     run = simulate(Scenario("alone", config, network_s=0.002, gateway_s=0.005), load, Steps())
     assert len(run.outcomes) > WARM_UP
     assert gateway_s(run.outcomes, Steps(), network_s=0.002) == pytest.approx(0.005, abs=1e-6)
+
+
+def test_how_much_streams_slow_each_other_comes_out_of_the_simulation_again() -> None:
+    # Guards against: streams that do not keep all replicas busy, or too few of them.
+    load = streams(2)
+    config = ServeConfig(replicas=2, num_blocks=512, prefix_cache=False)
+    alone, crowded = (
+        simulate(Scenario("a", config, crowding=by), load, Steps()).outcomes for by in (1.0, 1.2)
+    )
+    assert crowding(crowded, alone) == pytest.approx(1.2, rel=0.01)
+    assert crowding(alone, crowded) == 1.0
+    with pytest.raises(ValueError, match="no request was answered"):
+        crowding([], alone)
 
 
 def test_warming_up_is_not_counted() -> None:
