@@ -12,9 +12,11 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet
 ALL := -e '.[dev]' -c constraints.txt
-# Set it, to whatever, and uv fetches the packages: many at a time. It reads no settings of pip's.
+# Set it, to whatever, and uv fetches the packages, many at a time. It knows no settings of pip's,
+# which may say where builds of torch without CUDA are: that one is pip's, and uv leaves it alone.
 UV ?=
-INSTALL := $(if $(UV),$(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python $(ALL) || )$(PIP) $(ALL)
+FAST := $(PIP) uv torch -c constraints.txt && $(BIN)/uv pip install --quiet --python $(BIN)/python $(ALL)
+INSTALL := $(if $(UV),$(FAST) || )$(PIP) $(ALL)
 
 MODEL ?= demo
 SERVE_ARGS ?=
