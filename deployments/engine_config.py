@@ -2,6 +2,7 @@
 
 from deployments.config import ServeConfig
 from engine.engine_config import EngineConfig
+from router.prefix_depths import DEPTHS
 
 
 def engine_config(config: ServeConfig) -> EngineConfig:
@@ -25,6 +26,7 @@ def engine_config(config: ServeConfig) -> EngineConfig:
         prefill_chunk=config.prefill_chunk,
         target_tpot_ms=config.target_tpot_ms,
         prefix_cache=config.prefix_cache,
+        told_depths=frozenset(DEPTHS),  # those that tickets ask for
         overlap=config.overlap,
         threads=config.threads_per_replica,
         kernels=config.kernels,

@@ -37,6 +37,8 @@ class EngineConfig:
         target_tpot_ms: milliseconds that a token of a running request should take while
             prompts are computed, which are cut shorter for it; None cuts all alike.
         prefix_cache: find again what other requests have computed of the same beginning.
+        told_depths: which blocks of a sequence, the first being 1, others are told that it holds;
+            None: all.
         overlap: plan the next step and make the last one's text while the model runs.
         threads: CPU threads of the model; None is one for each core.
         kernels: ``native`` are this package's own in C++ for CPUs, ``triton`` those for GPUs,
@@ -63,6 +65,7 @@ class EngineConfig:
     prefill_chunk: int | None = 512
     target_tpot_ms: float | None = None
     prefix_cache: bool = True
+    told_depths: frozenset[int] | None = None
     overlap: bool = False
     threads: int | None = None
     kernels: str = "auto"
@@ -89,8 +92,9 @@ class EngineConfig:
 
     def blocks(self, num_blocks: int) -> BlockSpace:
         """Return the books of a pool of so many blocks."""
-        kind = BlockManager if self.prefix_cache else FreeListBlocks
-        return kind(self.block_tokens, range(num_blocks))
+        if not self.prefix_cache:
+            return FreeListBlocks(self.block_tokens, range(num_blocks))
+        return BlockManager(self.block_tokens, range(num_blocks), self.told_depths)
 
     def prefill_policy(self, times: StepTimes) -> PrefillPolicy:
         """Return how prompts are cut.

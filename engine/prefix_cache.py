@@ -22,7 +22,7 @@ Invariants between calls:
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from engine.blocks import Allocation, Found, NoCapacity, blocks_for
@@ -53,8 +53,16 @@ class _Chain:
 class BlockManager:
     """A BlockSpace with a prefix cache. Unused blocks go first, lowest id first."""
 
-    def __init__(self, block_tokens: int, ids: Sequence[int]) -> None:
+    def __init__(
+        self, block_tokens: int, ids: Sequence[int], depths: Container[int] | None = None
+    ) -> None:
         """Own the blocks ``ids``, each with room for ``block_tokens`` tokens.
+
+        Args:
+            block_tokens: tokens in a block.
+            ids: of the blocks.
+            depths: which blocks of a sequence, the first being 1, `take_events` and
+                `held_prefixes` tell of; None: all.
 
         Raises:
             InvalidParam: ``block_tokens`` is below 1, or an id is there twice.
@@ -73,6 +81,8 @@ class BlockManager:
         # was there before it comes to its first key.
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._coming: dict[bytes, int] = {}  # what is being computed, and for which table
+        self._depths = depths
+        self._told: set[int] = set()  # blocks that are told of; all are named
         self._log = PrefixLog()
         self._names = LastNames(block_tokens)
 
@@ -224,10 +234,13 @@ class BlockManager:
                 self._withdraw(id, chain)
                 return
             self._name_of[block] = name
-            self._log.stored(hint(name))
             if self._coming.get(name) == id:
                 del self._coming[name]
             chain.named += 1
+            # A name has one depth, so who asks for some depths asks for the names there.
+            if self._depths is None or chain.named in self._depths:
+                self._told.add(block)
+                self._log.stored(hint(name))
 
     def take_events(self) -> tuple[list[int], list[int]]:
         """Return the hints of blocks that can be found since the last call, or no more.
@@ -247,7 +260,7 @@ class BlockManager:
         self._log = PrefixLog()
         # A held block has been held for as long as those that depend on it, or longer.
         lasting = itertools.chain(self._holders, reversed(self._cached))
-        names = (self._name_of[block] for block in lasting if block in self._name_of)
+        names = (self._name_of[block] for block in lasting if block in self._told)
         return [hint(name) for name in itertools.islice(names, most)]
 
     def audit(self) -> None:
@@ -277,6 +290,8 @@ class BlockManager:
             raise BooksBroken("an unused block has a name")
         if not all(block in self._name_of for block in self._cached):
             raise BooksBroken("a cached block has no name")
+        if not self._told <= set(self._name_of):
+            raise BooksBroken("blocks without a name are told of")
         if not set(self._coming.values()) <= set(self._tables):
             raise BooksBroken("blocks are said to come that nobody computes")
 
@@ -316,5 +331,7 @@ class BlockManager:
         block, _ = self._cached.popitem(last=False)
         name = self._name_of.pop(block)
         del self._block_of[name]
-        self._log.removed(hint(name))
+        if block in self._told:
+            self._told.remove(block)
+            self._log.removed(hint(name))
         return block

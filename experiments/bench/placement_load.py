@@ -20,7 +20,7 @@ from experiments.bench.table import Row
 from router.core import RouterConfig, RouterCore
 from router.policy import MostFreeBlocks, PlacementPolicy
 from router.prefix_affinity import PrefixAffinity
-from router.prefix_depths import thinned
+from router.prefix_depths import DEPTHS, thinned
 from router.report import Report
 from router.ticket import Decision, Placement, Ticket
 
@@ -80,7 +80,7 @@ class Node:
     def __init__(self, name: str, world: "World") -> None:
         self._name, self._world = name, world
         config = SchedulerConfig(max_seqs=SEATS, max_waiting=QUEUED)
-        self._cache = BlockManager(BLOCK, range(BLOCKS))
+        self._cache = BlockManager(BLOCK, range(BLOCKS), frozenset(DEPTHS))
         self._scheduler = Scheduler(config, self._cache, Chunked(SLICE))
         self._turns: dict[int, Turn] = {}
         self._admitted: list[str] = []

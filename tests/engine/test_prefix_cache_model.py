@@ -30,11 +30,16 @@ class Run:
 class CacheAgainstPlain(RuleBasedStateMachine):
     """Drives both with the same calls, and keeps a memory that is written as requests compute."""
 
-    @initialize(block_tokens=st.integers(1, 3), count=st.integers(3, 14))
-    def start(self, block_tokens: int, count: int) -> None:
+    @initialize(
+        block_tokens=st.integers(1, 3),
+        count=st.integers(3, 14),
+        depths=st.sampled_from([None, None, {1, 2, 4}, {3}]),
+    )
+    def start(self, block_tokens: int, count: int, depths: set[int] | None) -> None:
         self.size = block_tokens
+        self.depths = depths
         self.ids = range(100, 100 + count)
-        self.real = BlockManager(block_tokens, self.ids)
+        self.real = BlockManager(block_tokens, self.ids, depths)
         self.plain = PlainCache(block_tokens, list(self.ids))
         self.runs: dict[int, Run] = {}
         self.memory: dict[int, Content] = {}
@@ -137,11 +142,16 @@ class CacheAgainstPlain(RuleBasedStateMachine):
         assert some == told[:most]
         place = {key: at for at, key in enumerate(told)}
         for salt, tokens in self.plain.content.values():
-            keys = chain(tokens, self.size, salt)
+            keys = [key for key in chain(tokens, self.size, salt) if key in place]
             assert [place[key] for key in keys] == sorted(place[key] for key in keys)
 
     def found(self) -> set[int]:
-        return {chain(tokens, self.size, salt)[-1] for salt, tokens in self.plain.content.values()}
+        """What others are to be told of."""
+        return {
+            chain(tokens, self.size, salt)[-1]
+            for salt, tokens in self.plain.content.values()
+            if self.depths is None or len(tokens) // self.size in self.depths
+        }
 
     def any(self, data: st.DataObject) -> int | None:
         return data.draw(st.sampled_from(list(self.runs))) if self.runs else None
