@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -140,6 +140,23 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[st
         ((x - left) / (right - left) * width, (y - low) / (high - low) * height) for x, y in points
     ]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
+    for heap in _heaps(places):
+        numbers = ", ".join(str(i + 1) for i in heap)
+        texts = [f"{numbers}  {names[heap[0]]}", numbers] if len(heap) == 1 else [numbers]
+        for text, side, box in _boxes(texts, places[heap[0]]):
+            inside = box[0] >= 0 and box[2] <= width and box[1] >= 0 and box[3] <= height
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                # By the side that is next to the point, since the width is only estimated.
+                x = {"left": box[0], "right": box[2], "center": (box[0] + box[2]) / 2}[side]
+                where = (x / width, (box[1] + box[3]) / 2 / height)
+                ground = {"facecolor": GROUND, "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
+                axes.text(*where, text, transform=axes.transAxes, ha=side, va="center", bbox=ground)
+                break
+
+
+def _heaps(places: Sequence[tuple[float, float]]) -> list[list[int]]:
+    """Return the places' numbers, those together that are too near for labels of their own."""
     heaps: list[list[int]] = []
     for i, place in enumerate(places):
         for heap in heaps:
@@ -149,39 +166,31 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[st
                 break
         else:
             heaps.append([i])
-    for heap in heaps:
-        numbers = ", ".join(str(i + 1) for i in heap)
-        texts = [f"{numbers}  {names[heap[0]]}", numbers] if len(heap) == 1 else [numbers]
-        for text, box in _boxes(texts, places[heap[0]]):
-            inside = box[0] >= 0 and box[2] <= width and box[1] >= 0 and box[3] <= height
-            if inside and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                where = (box[0] / width, (box[1] + box[3]) / 2 / height)
-                ground = {"facecolor": GROUND, "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
-                axes.text(*where, text, transform=axes.transAxes, va="center", bbox=ground)
-                break
+    return heaps
 
 
-_Box = tuple[float, float, float, float]
+_Box: TypeAlias = tuple[float, float, float, float]
+_Side: TypeAlias = Literal["left", "right", "center"]
 
 
-def _boxes(texts: Sequence[str], place: tuple[float, float]) -> list[tuple[str, _Box]]:
+def _boxes(texts: Sequence[str], place: tuple[float, float]) -> list[tuple[str, _Side, _Box]]:
     """Return where each text could stand around a point, the best first."""
-    found: list[tuple[str, _Box]] = []
+    found: list[tuple[str, _Side, _Box]] = []
     x, y = place
     for text in texts:
         wide, half = len(text) * _LETTER_PT, TEXT_PT * 0.65
-        for left, middle in (
-            (x + 6, y),
-            (x - 6 - wide, y),
-            (x - wide / 2, y + 11),
-            (x - wide / 2, y - 11),
-            (x + 5, y + 10),
-            (x + 5, y - 10),
-            (x - 5 - wide, y + 10),
-            (x - 5 - wide, y - 10),
-        ):
-            found.append((text, (left, middle - half, left + wide, middle + half)))
+        spots: tuple[tuple[_Side, float, float], ...] = (
+            ("left", x + 6, y),
+            ("right", x - 6 - wide, y),
+            ("center", x - wide / 2, y + 11),
+            ("center", x - wide / 2, y - 11),
+            ("left", x + 5, y + 10),
+            ("left", x + 5, y - 10),
+            ("right", x - 5 - wide, y + 10),
+            ("right", x - 5 - wide, y - 10),
+        )
+        for side, left, middle in spots:
+            found.append((text, side, (left, middle - half, left + wide, middle + half)))
     return found
 
 

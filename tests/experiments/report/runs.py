@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from experiments.simulator.outcome import Outcome, Run, Sample
 
-NASTY: Final = "<script src=\"http://x/y.js\">alert('&')</script> $a_b$ \x07| π"
+NASTY: Final = "$a_b$ <script src=\"http://x/y.js\">alert('&')</script> \x07| π"
 
 
 def answered(index: int, at: float, ttft: float, tpot: float, **more: Any) -> Outcome:

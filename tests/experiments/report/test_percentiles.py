@@ -29,5 +29,9 @@ def test_a_spread_is_of_what_there_is() -> None:
     assert Spread.of([None, 3.0, 1.0, None, 2.0]) == Spread(3, 2.0, 2.0, 3.0, 3.0, 3.0)
 
 
+def test_a_zero_is_a_value() -> None:
+    assert Spread.of([0.0, None, 2.0]) == Spread(2, 1.0, 0.0, 2.0, 2.0, 2.0)
+
+
 def test_of_nothing_there_is_no_spread() -> None:
     assert Spread.of([None, None]) is None
