@@ -213,9 +213,8 @@ class SimulatedReplica:
 
     def _launched(self, plan: ScheduleOutput) -> bool:
         """Begin the step of a plan; False if it computes nothing."""
-        if plan.preempted:
-            for id in plan.preempted:
-                self.stretches.end(self.errands[id])
+        for id in plan.preempted:
+            self.stretches.end(self.errands[id])
         if not (plan.prefill or plan.decode):
             return False
         seconds = self._seconds(plan)

@@ -22,7 +22,8 @@ class Linear:
     block_s: float = 1e-5
 
     def seconds(self, prefill: int, pairs: int, decodes: int, context: int) -> float:
-        return self.step_s + self.prefill_s * prefill + self.decode_s * decodes + 1e-7 * context
+        tokens = self.prefill_s * prefill + self.decode_s * decodes
+        return self.step_s + tokens + 1e-7 * (pairs + context)
 
     def copies(self, blocks: int) -> float:
         return self.block_s * blocks

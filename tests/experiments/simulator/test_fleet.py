@@ -45,6 +45,15 @@ def test_what_a_crash_interrupts_goes_on_elsewhere_with_the_tokens_so_far() -> N
     assert broken.seconds < 2 * whole.seconds
 
 
+def test_what_was_let_in_is_not_turned_away_by_a_full_queue() -> None:
+    """Fault: those of a dead replica meet "full", with half an answer."""
+    requests = load(even(8, 0.01, output_tokens=100))
+    full: dict[str, Any] = {"max_queued": 0, "max_num_seqs": 4, "lookahead": 0}
+    broken = run(requests, start_s=60.0, failures=(Failure(0.8),), **full)
+    assert statuses(broken) == {"ok"}
+    assert broken.counts["resumed"] == 4
+
+
 def test_a_failed_replica_is_replaced_after_its_start_up_time() -> None:
     requests = load(even(400, 0.05))
     broken = run(requests, start_s=4.0, failures=(Failure(2.05),))
@@ -178,6 +187,17 @@ def test_what_has_no_first_token_in_time_is_given_up_and_the_rest_is_not() -> No
             assert outcome.output_tokens == 0
         else:
             assert outcome.first_token_at - outcome.at <= 1.0 + 0.01
+
+
+def test_what_has_not_ended_in_time_is_computed_no_further() -> None:
+    """Fault: a replica goes on with what its client has given up."""
+    requests = load(even(4, 0.001, output_tokens=1_000) + even(1, 1.0, begin=3.0))
+    result = run(requests, end_s=1.0)
+    *long, short = result.outcomes
+    assert {one.status for one in long} == {"refused"}
+    assert all(0 < one.output_tokens < 200 for one in long)
+    assert short.status == "ok"
+    assert result.busy_s < 2 * 1.1 + 1.0
 
 
 # ---- order ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from experiments.simulator.scenario import Scenario
 from experiments.simulator.simulation import simulate
 from tests.experiments.simulator.runs import Linear, load, scenario
 
-ODD = Linear(step_s=0.010007, prefill_s=0.000103, decode_s=0.001009)
+ODD = Linear(step_s=0.010007, prefill_s=0.000103, decode_s=0.001009, block_s=6e-5)
 """No two sums of these fall on one moment with an arrival."""
 
 arrivals = st.lists(
@@ -120,8 +120,21 @@ def test_each_token_comes_when_a_plain_loop_says(
     some: list[Arrival], given_limits: dict[str, Any]
 ) -> None:
     """Fault: a simulator that adds up steps in bulk counts one too few, or another's."""
-    requests, fleet = load(some), alone(**given_limits)
-    run: Run = simulate(fleet, requests, ODD)
+    compare(load(some), alone(**given_limits))
+
+
+def test_what_a_replica_learns_of_its_steps_is_what_the_engine_does() -> None:
+    """Fault: what copies took is learned as the price of tokens."""
+    lengths = [(7 * place % 50 + 1, 5 * place % 40 + 5) for place in range(60)]
+    crowd = load([Arrival(0.0201 * place, *both, place % 3) for place, both in enumerate(lengths)])
+    limits: dict[str, Any] = {"block_size": 4, "num_blocks": 40, "max_num_seqs": 12}
+    fleet = alone(target_tpot_ms=18.0, swap_gib=1e-5, **limits)
+    assert compare(crowd, fleet).counts["restored_tokens"] > 0
+
+
+def compare(requests: Load, fleet: Scenario) -> Run:
+    """Run both, and see that they agree."""
+    run = simulate(fleet, requests, ODD)
     for outcome, seen in zip(run.outcomes, by_hand(fleet, requests, ODD), strict=True):
         assert outcome.status == "ok"
         assert outcome.output_tokens == len(seen.at)
@@ -129,6 +142,7 @@ def test_each_token_comes_when_a_plain_loop_says(
         close(outcome.last_token_at, seen.at[-1])
         gaps = [later - at for at, later in zip(seen.at, seen.at[1:], strict=False)]
         close(outcome.longest_gap_s, max(gaps, default=0.0))
+    return run
 
 
 def close(one: float | None, other: float) -> None:
