@@ -11,13 +11,17 @@ from experiments.bench import (
     machine_speed,
     placement_load,
     prefix_speed,
+    router_calls,
     router_speed,
     scheduler_speed,
     swap_speed,
 )
 from experiments.bench.table import Row, as_markdown
 
-PARTS = ("scheduler", "router", "placement", "machine", "engine", "gap", "prefix", "swap", "http")
+PARTS = (
+    "scheduler", "router", "placement", "machine", "engine", "gap", "prefix", "swap", "http",
+    "calls",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +56,8 @@ def _measure(args: argparse.Namespace) -> Iterator[Row]:
         yield from swap_speed.measure(args.model, args.threads, args.repeats)
     if "http" in args.only:
         yield from http_speed.measure(args.model, args.repeats)
+    if "calls" in args.only:
+        yield from router_calls.measure(4_000)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ from experiments.loads.load import Load
 from experiments.simulator.errand import Errand
 from experiments.simulator.outcome import Outcome
 from experiments.simulator.replica import KIND, SimulatedReplica
+from experiments.simulator.returns import Returns
 from experiments.simulator.router import SimulatedRouter
 from experiments.simulator.scenario import Scenario
 from experiments.simulator.texts import Texts
@@ -97,6 +98,7 @@ class SimulatedGateway:
         self._replicas = replicas
         self._done = done
         self._routers = routers
+        self._returns = [Returns(one, timeline, scenario.network_s) for one in routers]
         self._rng = Random(f"{scenario.seed} clients")
         config = scenario.config
         self._hold_s = config.hold_s
@@ -216,19 +218,25 @@ class SimulatedGateway:
         return max(0.0, errand.came_at + min(given) - self._timeline.now)
 
     def _router_of(self, errand: Errand) -> SimulatedRouter:
-        routers = self._routers
-        if len(routers) == 1:
-            return routers[0]
+        return self._routers[self._shard(errand)]
+
+    def _returns_of(self, errand: Errand) -> Returns:
+        return self._returns[self._shard(errand)]
+
+    def _shard(self, errand: Errand) -> int:
+        """Return the number of the router that a request is dealt to."""
+        routers = len(self._routers)
+        if routers == 1:
+            return 0
         by_tenant = self._scenario.shard_by == "tenant"
         name = errand.arrival.tenant if by_tenant else str(errand.outcome.index)
-        return routers[crc32(name.encode()) % len(routers)]
+        return crc32(name.encode()) % routers
 
     def _give_up(self, errand: Errand, *, finished: bool) -> None:
         """Give up its ticket, here and at the router."""
         ticket, errand.ticket = errand.ticket, None
         if ticket is not None:
-            router = self._router_of(errand)
-            router.send(router.release, (ticket.id, finished))
+            self._returns_of(errand).give_up((ticket.id, finished))
 
     # ---- answers of the router ----------------------------------------------------------
 
@@ -315,8 +323,8 @@ class SimulatedGateway:
         self._serve(errand, errand.generated)
         ticket, errand.ticket = errand.ticket, None
         if ticket is not None:
-            router = self._router_of(errand)
-            router.send(router.release, (ticket.id, True), network_s)
+            returns = self._returns_of(errand)
+            self._timeline.after(network_s, returns.give_up, (ticket.id, True))
         self._close(errand)
 
     def _note_tokens(self, errand: Errand) -> None:

@@ -1,6 +1,6 @@
 """SimulatedRouter: a RouterCore at the end of a network, and what its process does around it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final, Protocol
 
@@ -52,6 +52,7 @@ class SimulatedRouter:
 
     Attributes:
         core: the real one.
+        messages: that were sent to it.
         lost: replicas given up that did not leave.
         reports: that were heard.
     """
@@ -95,6 +96,7 @@ class SimulatedRouter:
         self._hope = 0  # number of the hope that is alive; 0 while none is
         self._hopes = 0
         self.lost = 0
+        self.messages = 0
         self.reports = 0
         if not self._may_sleep:
             self._hope_for_replicas()
@@ -117,6 +119,7 @@ class SimulatedRouter:
             subject: with what.
             delay_s: what passes before it is sent.
         """
+        self.messages += 1
         arrives = self._timeline.now + delay_s + self._network_s
         if self._router_s:
             self._timeline.at(arrives, self._queue, (action, subject))
@@ -155,11 +158,11 @@ class SimulatedRouter:
             errand.again()
             self.acquire(errand)
 
-    def release(self, message: tuple[str, bool]) -> None:
-        """Give up a ticket; True for one whose end was seen."""
-        key, finished = message
-        self._asked.pop(key, None)
-        self._settle(self.core.release(key, finished=finished))
+    def release(self, tickets: Mapping[str, bool]) -> None:
+        """Give up tickets; True for one whose end was seen."""
+        for key, finished in tickets.items():
+            self._asked.pop(key, None)
+            self._settle(self.core.release(key, finished=finished))
 
     def send_report(self, replica: SimulatedReplica, report: Report) -> None:
         """Let a replica's report arrive."""

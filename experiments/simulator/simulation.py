@@ -174,6 +174,7 @@ class _Simulation:
             "bounces": sum(one.bounced_total for one in gauges),
             "busy": sum(one.busy_total for one in gauges),
             "reports": sum(router.reports for router in self._routers),
+            "router_messages": sum(router.messages for router in self._routers),
             "resumed": gateway.resumed,
             "drained": gateway.drained,
             "expired": gateway.expired,

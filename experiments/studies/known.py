@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from experiments.studies import placement
+from experiments.studies import placement, priorities, router
 from experiments.studies.study import Study
 
-STUDIES: Final[Mapping[str, Study]] = {one.name: one for one in (placement.STUDY,)}
+STUDIES: Final[Mapping[str, Study]] = {
+    one.name: one for one in (placement.STUDY, priorities.STUDY, router.STUDY)
+}

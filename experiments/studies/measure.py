@@ -38,6 +38,17 @@ def ttft(percent: int, *, priority: int | None = None, head: str | None = None) 
     )
 
 
+def wait(percent: int, *, priority: int | None = None, head: str | None = None) -> Measure:
+    """Time until a request is placed on a replica; ``percent`` 100 is the longest."""
+    key = f"wait_{percent}" + ("" if priority is None else f"_{priority}")
+    return Measure(
+        key,
+        head or f"wait {_called(percent)}",
+        "s",
+        lambda run: _percentile((o.wait_s for o in _answered(run, priority)), percent),
+    )
+
+
 def tpot(percent: int, *, head: str | None = None) -> Measure:
     """Time per output token after the first."""
     return Measure(

@@ -61,7 +61,7 @@ class _Situation:
 
 
 def _cases(given: Given) -> Iterator[Case]:
-    replicas, seconds, warm_s = (2, 5.0, 0.0) if given.quick else (8, 180.0, 30.0)
+    replicas, seconds, warm_s = (2, 3.0, 0.0) if given.quick else (8, 120.0, 15.0)
     time = step_time()
     for situation in _situations(given.loads):
         fleet = config(replicas, **situation.server)

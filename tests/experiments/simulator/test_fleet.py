@@ -276,7 +276,7 @@ def test_a_router_that_takes_time_saturates_and_two_of_them_do_not() -> None:
     requests = load(even(600, 0.004, prompt_tokens=2, output_tokens=2))
     fleet: dict[str, Any] = {"replicas": 4, "max_num_seqs": 64}
     waits = {
-        routers: run(requests, router_s=0.003, routers=routers, **fleet).outcomes[-1].ttft_s
+        routers: run(requests, router_s=0.006, routers=routers, **fleet).outcomes[-1].ttft_s
         for routers in (1, 2)
     }
     free = run(requests, **fleet).outcomes[-1].ttft_s

@@ -6,20 +6,18 @@ import pytest
 
 from experiments.studies.command import main
 
-QUICK = ["placement", "--quick", "--seeds", "1"]
+QUICK = ["priorities", "--quick", "--seeds", "1"]
 
 
 def test_it_prints_tables_and_updates_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "placement.md"
-    page.write_text(
-        "Mine.\n\n<!-- made: conversation -->\nold\n<!-- end: conversation -->\n\nToo.\n"
-    )
+    page = tmp_path / "priorities.md"
+    page.write_text("Mine.\n\n<!-- made: ttft -->\nold\n<!-- end: ttft -->\n\nToo.\n")
     assert main([*QUICK, "--out", str(tmp_path)]) == 0
-    assert "| most free blocks |" in capsys.readouterr().out
+    assert "| aging, 10 s |" in capsys.readouterr().out
     text = page.read_text()
-    assert text.startswith("Mine.\n\n<!-- made: conversation -->\n\n| load")
+    assert text.startswith("Mine.\n\n<!-- made: ttft -->\n\n| load")
     assert "\n\nToo.\n" in text
     assert "old" not in text
     assert str(tmp_path) not in text

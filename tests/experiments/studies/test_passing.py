@@ -1,0 +1,45 @@
+"""Who passed whom, against a model that looks at all pairs."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.simulator.outcome import Outcome
+from experiments.studies.passing import longest_passed_s
+
+MOMENTS = st.integers(0, 6).map(float)
+
+
+@st.composite
+def outcomes(draw: st.DrawFn) -> list[Outcome]:
+    made = []
+    for index in range(draw(st.integers(0, 8))):
+        at, after = draw(MOMENTS), draw(st.none() | MOMENTS)
+        placed_at = None if after is None else at + after
+        made.append(Outcome(index, at, draw(st.integers(0, 2)), "", 1, placed_at=placed_at))
+    return made
+
+
+def model(all_of: list[Outcome], low: int, high: int) -> float | None:
+    """What is said of pairs, pair by pair."""
+    lower = [one for one in all_of if one.priority == low]
+    by = [
+        later.at - one.at
+        for one in lower
+        for later in all_of
+        if later.priority == high
+        and later.placed_at is not None
+        and (one.placed_at is None or later.placed_at < one.placed_at)
+    ]
+    return max(0.0, *by, 0.0) if lower else None
+
+
+@given(outcomes())
+def test_as_the_pairs_say(made: list[Outcome]) -> None:
+    assert longest_passed_s(made, 0, 2) == model(made, 0, 2)
+
+
+def test_one_that_waits_for_ever_is_passed_by_all_that_are_placed() -> None:
+    starved = Outcome(0, 1.0, 0, "", 1)
+    later = Outcome(1, 9.0, 2, "", 1, placed_at=9.5)
+    never = Outcome(2, 99.0, 2, "", 1)
+    assert longest_passed_s([starved, later, never], 0, 2) == 8.0
