@@ -10,6 +10,7 @@ import os
 import platform
 import random
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import astuple, fields
 from datetime import UTC, datetime
@@ -45,9 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = {name: getattr(options, name) for name in ("model", "replicas", *SETTINGS)}
     try:
         config = ServeConfig.of(given)
+        if options.cpu_time and not one_thread(config):
+            raise ConfigError("--cpu-time is for engines of one CPU thread: --threads 1")
         resolve(config.model)  # before several processes find out that there is none
         made = measure_engines(
-            engine_config(config), config.replicas, options.seconds, options.seed
+            engine_config(config),
+            config.replicas,
+            options.seconds,
+            options.seed,
+            time.thread_time if options.cpu_time else time.perf_counter,
         )
         model, about = model_of(made, config, options.seed)
     except (ConfigError, ModelError, InvalidParam, ValueError, RuntimeError) as error:
@@ -90,6 +97,12 @@ def model_of(made: Sequence[Measured], config: ServeConfig, seed: int) -> tuple[
         "p90_error": round(float(np.quantile(np.abs(off), 0.9)), 4),
         "median_signed_error": round(float(np.median(off)), 4),
     }
+
+
+def one_thread(config: ServeConfig) -> bool:
+    """Whether an engine's thread does all of its computing."""
+    on_gpu = config.device != "cpu" and torch.cuda.is_available()
+    return config.threads_per_replica == 1 and not on_gpu
 
 
 def table(model: Fitted, about: About) -> str:
@@ -160,6 +173,12 @@ def _parser() -> argparse.ArgumentParser:
         default=75.0,
         metavar="S",
         help="how long to measure; loading the model and warming up come before",
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the CPU time of engines of one thread, not the time that passes: for a machine "
+        "that has other things to do meanwhile",
     )
     parser.add_argument("--steps", metavar="FILE.csv", help="where every measured step goes")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is measured")

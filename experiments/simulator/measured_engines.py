@@ -2,7 +2,8 @@
 
 import multiprocessing
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
@@ -36,7 +37,11 @@ class Measured:
 
 
 def measure_engines(
-    config: EngineConfig, replicas: int, seconds: float, seed: int
+    config: EngineConfig,
+    replicas: int,
+    seconds: float,
+    seed: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Measured]:
     """Measure engines that run at the same time, as replicas on one machine do.
 
@@ -45,6 +50,8 @@ def measure_engines(
         replicas: how many, >= 1.
         seconds: how long each goes on once all have loaded the model.
         seed: of what they are given, each something else.
+        clock: what steps are timed by, one of the module `time`: ``thread_time`` counts what an
+            engine of one CPU thread computes, and leaves out what others take from its core.
 
     Raises:
         ModelError, InvalidParam, NotInvariant, Variance: as `build_engine`.
@@ -54,7 +61,7 @@ def measure_engines(
     links, processes = [], []
     for i in range(replicas):
         link, theirs = context.Pipe(duplex=False)
-        work = (theirs, together, config, seconds, seed + i)
+        work = (theirs, together, config, seconds, seed + i, clock)
         process = context.Process(target=_run, args=work)
         process.daemon = True
         process.start()
@@ -85,9 +92,10 @@ def _run(
     config: EngineConfig,
     seconds: float,
     seed: int,
+    clock: Callable[[], float],
 ) -> None:
     try:
-        rig = StepRig(config, seed)
+        rig = StepRig(config, seed, clock)
         copy_block_s = _copy_s(rig.info, config.device)
         together.wait(LOAD_TIMEOUT_S)
         link.send(Measured(measure(rig, seconds, seed), rig.info, copy_block_s))

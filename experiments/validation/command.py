@@ -2,19 +2,21 @@
 
 The server and the simulation get the same settings. What the simulation knows of the machine is
 measured first, and is the same for all pieces: what a step costs, in engines that run side by
-side while the server is there and idle; what a lone request takes beyond its step; and how much
-longer steps take while all replicas stream, since all of it shares the machine's cores.
+side, in CPU time if an engine has one thread; what a lone request takes beyond its step; and how
+much longer steps take while all replicas compute, since others need the machine's cores too.
 """
 
 import argparse
 import asyncio
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import psutil
 from rich.console import Console
 
 from deployments.config import ConfigError, ServeConfig
@@ -31,7 +33,7 @@ from experiments.report.needs import Format, MissingLibrary, require
 from experiments.report.report import Report
 from experiments.report.targets import Targets
 from experiments.report.write import write_report
-from experiments.simulator.fit import model_of
+from experiments.simulator.fit import model_of, one_thread
 from experiments.simulator.measured_engines import measure_engines
 from experiments.simulator.outcome import Run
 from experiments.simulator.scenario import Scenario
@@ -40,7 +42,7 @@ from experiments.simulator.step_models import fitted_json, load_step_time
 from experiments.simulator.step_time import StepTime
 from experiments.validation.judge import judge, table
 from experiments.validation.options import flags_of, parser, pieces_of, settings_of
-from experiments.validation.overhead import crowding, gateway_s, lone_requests, streams
+from experiments.validation.overhead import bursts, crowding, gateway_s, lone_requests
 
 FORMATS: Final[tuple[Format, ...]] = ("csv", "png", "html")
 
@@ -102,7 +104,11 @@ def _machine(
     else:
         _say(f"Measuring steps for {options.fit_seconds:g} s, the server being idle.")
         made = measure_engines(
-            engine_config(config), config.replicas, options.fit_seconds, options.seed
+            engine_config(config),
+            config.replicas,
+            options.fit_seconds,
+            options.seed,
+            time.thread_time if one_thread(config) else time.perf_counter,
         )
         step_time, about = model_of(made, config, options.seed)
         (folder / "step-time.json").write_text(fitted_json(step_time, about), encoding="utf-8")
@@ -111,27 +117,33 @@ def _machine(
     machine = Machine(step_time, 0.0, 1.0)
     spent_s = gateway_s(alone.outcomes, step_time, _scenario("", config, machine).network_s)
     machine = replace(machine, gateway_s=spent_s)
-    load = streams(config.replicas)
+    load = bursts(config.replicas)
     ideal = _simulated("", load, config, machine)
-    slower = crowding(_replayed(server, "streams", load).outcomes, ideal.outcomes)
+    slower = crowding(_replayed(server, "bursts", load).outcomes, ideal.outcomes)
     _say(f"A lone request takes {1e3 * spent_s:.1f} ms beyond its step and its messages.")
-    _say(f"While all replicas stream, a step takes {slower:.3f} times as long.")
+    _say(f"While all replicas compute, steps take {slower:.3f} times as long.")
     return replace(machine, crowding=slower)
 
 
 def _measured(server: Served, name: str, load: Load) -> Run:
     _say(f"{name}: {len(load.arrivals)} requests in {load.seconds:.0f} s.")
-    before = server.used()
+    before, all_before = server.used(), _computed_s()
     run = _replayed(server, name, load)
-    after = server.used()
+    after, all_after = server.used(), _computed_s()
     engines = engine_threads(before, after)
     beside = sum(used_by_parts(before, after, engines).values()) / 1e9
-    whole = sum(used_by_parts(before, after, frozenset()).values()) / 1e9
+    own = sum(used_by_parts(before, after, frozenset()).values()) / 1e9 - beside
     _say(
-        f"Engines computed for {whole - beside:.1f} s of {run.seconds:.1f} s each, "
-        f"{', '.join(PARTS)} beside them for {beside:.1f} s."
+        f"In {run.seconds:.1f} s engines computed for {own:.1f} s, {', '.join(PARTS)} beside them "
+        f"for {beside:.1f} s, all else for {all_after - all_before - own - beside:.1f} s."
     )
     return run
+
+
+def _computed_s() -> float:
+    """CPU seconds that all of the machine has computed."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
 
 
 def _replayed(server: Served, name: str, load: Load) -> Run:

@@ -10,9 +10,10 @@ from experiments.simulator.step_time import StepTime
 
 PROMPT: Final = 16
 WARM_UP, COUNT = 10, 20
-STREAMS: Final = 4
-"""Answers at a time on each replica while it is measured how they crowd each other."""
-BURSTS, BURST_S, STREAM_TOKENS = 3, 6.0, 256
+BURSTS, BURST_S, EACH = 5, 4.0, 6
+"""Requests of one burst on each replica, and how often they come, while it is measured how replicas
+crowd each other. Half of the time goes into prompts, half into answers."""
+BURST_PROMPT, BURST_OUTPUT = 192, 64
 PERIOD_S: Final = 0.35
 WAYS: Final = 6
 """Messages between a client's sending and its first token, one after the other: to the gateway,
@@ -43,23 +44,23 @@ def gateway_s(outcomes: Sequence[Outcome], step_time: StepTime, network_s: float
     return max(0.0, statistics.median(times) - step_s - WAYS * network_s)
 
 
-def streams(replicas: int) -> Load:
-    """Return bursts of answers that keep all replicas computing, with few prompts between."""
-    at = [BURST_S * burst for burst in range(BURSTS) for _ in range(STREAMS * replicas)]
-    return Load("streams", [Arrival(when, PROMPT, STREAM_TOKENS) for when in at])
+def bursts(replicas: int) -> Load:
+    """Return requests that keep all replicas computing, again and again, each time from nothing."""
+    at = [BURST_S * burst for burst in range(BURSTS) for _ in range(EACH * replicas)]
+    return Load("bursts", [Arrival(when, BURST_PROMPT, BURST_OUTPUT) for when in at])
 
 
 def crowding(measured: Sequence[Outcome], simulated: Sequence[Outcome]) -> float:
-    """Return `Scenario.crowding`: how much longer tokens took than in a simulation without, >= 1.
+    """Return `Scenario.crowding`: how much longer answers took than simulated without it, >= 1.
 
     Args:
-        measured, simulated: of `streams`.
+        measured, simulated: of `bursts`.
 
     Raises:
         ValueError: none was answered.
     """
     real, alone = (
-        [one.tpot_s for one in outcomes if one.tpot_s is not None]
+        [one.last_token_at - one.at for one in outcomes if one.last_token_at is not None]
         for outcomes in (measured, simulated)
     )
     if not real or not alone:

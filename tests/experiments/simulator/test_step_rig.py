@@ -141,8 +141,9 @@ def test_an_engine_that_cannot_be_built_says_why(
     config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Guards against: the other one's "broken barrier" instead, or its waiting for ten minutes.
-    def build(config: EngineConfig, seed: int) -> StepRig:
-        return StepRig(config if seed == 0 else replace(config, max_model_len=1 << 20), seed)
+    def build(config: EngineConfig, seed: int, clock: Callable[[], float]) -> StepRig:
+        wrong = replace(config, max_model_len=1 << 20)
+        return StepRig(wrong if seed else config, seed, clock)
 
     monkeypatch.setattr(measured_engines, "StepRig", build)
     with pytest.raises(InvalidParam, match="max_model_len"):
