@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 from random import Random
 
@@ -10,11 +11,14 @@ import pytest
 from deployments.config import ServeConfig
 from deployments.policy_source import with_policies
 from experiments.loads.load import Arrival
+from experiments.simulator.command import main
 from experiments.simulator.outcome import Run
 from tests.experiments.simulator.runs import load, poisson, run
 
 PAGE = Path(__file__).parents[3] / "docs" / "experiments" / "your-own-policy.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+COMMANDS = re.findall(r"^\.venv/bin/tidegate simulate (.*)$", PAGE.read_text(), re.MULTILINE)
 
 
 @pytest.fixture
@@ -54,6 +58,21 @@ def test_ahead_asks_for_replicas_earlier_on_a_load_that_grows(folder: Path) -> N
         return next(sample.at for sample in scaled.samples if sample.wanted >= 2)
 
     assert two_wanted(f"{folder}/ahead.py:Ahead") < two_wanted("blocks")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_its_commands_simulate(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main([*shlex.split(command), "--seconds", "10"]) == 0
+    table = capsys.readouterr().out
+    named = [word.removeprefix("./") for word in command.split() if ".py:" in word]
+    assert len(named) == 1
+    assert named[0] in table
 
 
 def test_the_test_of_the_page_passes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
