@@ -1,46 +1,31 @@
-"""SimulatedGateway: what all gateways do with requests, from the client's sending to its answer.
+"""SimulatedGateway: what all gateways do with requests, from their coming to their answers.
 
 The rules are those of `deployments.dispatch`: a ticket is given up exactly once, a request whose
 replica is lost goes on elsewhere with what it has, and what has a time limit is given up then.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final, Protocol
 from zlib import crc32
 
-from deployments.messages import Refusal, RefusalKind, ReplicaInfo, unavailable
+from deployments.messages import Refusal, RefusalKind, unavailable
 from deployments.metrics import Counts
-from deployments.order import END, FIRST_TOKEN, Failed, Refused, blocks_of
+from deployments.order import END, FIRST_TOKEN, Failed, Refused
 from deployments.patience import MAX_LOSSES, Patience
 from deployments.periods import COUNT_S
-from deployments.prefix import prefix_of
 from deployments.refused import api_error
-from experiments.loads.load import Load
+from experiments.simulator.clients import Clients
 from experiments.simulator.errand import Errand
-from experiments.simulator.outcome import Outcome
-from experiments.simulator.replica import KIND, SimulatedReplica
+from experiments.simulator.replica import SimulatedReplica
 from experiments.simulator.returns import Returns
 from experiments.simulator.router import SimulatedRouter
 from experiments.simulator.scenario import Scenario
-from experiments.simulator.texts import Texts
+from experiments.simulator.tickets import Tickets
 from experiments.simulator.timeline import Timeline
-from router.ticket import Ticket
 
 _ASK_AGAIN_S: Final = 1.0  # for a replica that it can go on with, though others serve
-_LONGEST_RETRY_S: Final = 60.0  # the OpenAI SDK obeys no longer Retry-After
-_FIRST_BACKOFF_S: Final = 0.5  # what it does then, doubling up to the next
-_LONGEST_BACKOFF_S: Final = 8.0
 
-_RETRIED: Final = frozenset(
-    {
-        RefusalKind.BUSY,
-        RefusalKind.QUEUE_FULL,
-        RefusalKind.NO_REPLICA,
-        RefusalKind.TENANT_BUSY,
-        RefusalKind.TENANT_RATE,
-    }
-)
 _TURNED_AWAY: Final = frozenset({429, 503, 504})
 
 # What no client can do anything about.
@@ -60,80 +45,51 @@ class Replicas(Protocol):
 
 
 class SimulatedGateway:
-    """All clients, and all gateways, as one that is never busy.
+    """All gateways, as one that is never busy.
 
     Attributes:
-        outcomes: one for each request of the load, in its order.
-        open: requests that may yet come to something.
         resumed, drained: times that a request went on elsewhere, its replica being lost, or gone.
         expired: those that were given up at a time limit.
-        retried: times that a client sent a request again.
         counts: what is to be told to the router; None if nobody looks at it there.
     """
 
     def __init__(
         self,
         scenario: Scenario,
-        load: Load,
-        texts: Texts,
+        clients: Clients,
+        tickets: Tickets,
         timeline: Timeline,
         replicas: Replicas,
         routers: Sequence[SimulatedRouter],
-        done: Callable[[], None],
     ) -> None:
-        """Make ready to send a load.
+        """Make ready for requests.
 
         Args:
             scenario: what it runs in.
-            load: the requests.
-            texts: their tokens.
+            clients: hear what comes of their requests.
+            tickets: what the routers are told of these.
             timeline: the time.
             replicas: by name.
             routers: each has a part of the requests.
-            done: called when all requests have come to something.
         """
         self._scenario = scenario
         self._timeline = timeline
-        self._texts = texts
+        self._clients = clients
+        self._tickets = tickets
         self._replicas = replicas
-        self._done = done
         self._routers = routers
         self._returns = [Returns(one, timeline, scenario.network_s) for one in routers]
-        self._rng = Random(f"{scenario.seed} clients")
+        self._rng = Random(f"{scenario.seed} gateway")
         config = scenario.config
         self._hold_s = config.hold_s
-        self._info = ReplicaInfo(KIND, config.block_size, scenario.blocks, scenario.max_model_len)
-        self._prefixed = config.by_prefix
-        self._arrivals = load.arrivals
-        self._next = 0
-        self.outcomes = [
-            Outcome(index, one.at, one.priority, one.tenant, one.prompt_tokens)
-            for index, one in enumerate(load.arrivals)
-        ]
-        self.open = len(self.outcomes)
-        self.resumed, self.drained, self.expired, self.retried = 0, 0, 0, 0
+        self.resumed, self.drained, self.expired = 0, 0, 0
         self.counts: Counts | None = None
         if config.autoscaling != "off" or config.access is not None:
             self.counts = Counts()
             timeline.after(COUNT_S, self._hand_over)
         self._hanging: dict[str, list[tuple[Errand, str]]] = {}
-        self._plan_next()
 
-    # ---- clients ----------------------------------------------------------------------
-
-    def _plan_next(self) -> None:
-        """Plan when the next request of the load is to be sent."""
-        if self._next < len(self._arrivals):
-            self._timeline.at(self._arrivals[self._next].at, self._send)
-
-    def _send(self, _: None) -> None:
-        index = self._next
-        self._next += 1
-        errand = Errand(self._arrivals[index], self.outcomes[index])
-        self._timeline.after(self._scenario.network_s, self._arrived, errand)
-        self._plan_next()
-
-    def _arrived(self, errand: Errand) -> None:
+    def arrived(self, errand: Errand) -> None:
         """A request has come to a gateway."""
         errand.came_at = self._timeline.now
         scenario = self._scenario
@@ -142,27 +98,6 @@ class SimulatedGateway:
                 self._timeline.after(limit_s, self._out_of_time, (errand, errand.tries, limit))
         errand.going_on = False
         self._ask(errand, scenario.gateway_s)
-
-    def _come_back(self, errand: Errand, refusal: Refusal) -> bool:
-        """Let a client send its request once more, if it does; as the OpenAI SDK's retries do."""
-        if errand.tries > self._scenario.retries or refusal.kind not in _RETRIED:
-            return False
-        pause_s = refusal.retry_after
-        if not 0 < pause_s <= _LONGEST_RETRY_S:
-            backoff_s = min(_FIRST_BACKOFF_S * 2 ** (errand.tries - 1), _LONGEST_BACKOFF_S)
-            pause_s = backoff_s * (1 - 0.25 * self._rng.random())
-        errand.tries += 1
-        self.retried += 1
-        pause_s = max(1.0, pause_s) + 2 * self._scenario.network_s  # there and back
-        self._timeline.after(pause_s, self._arrived, errand)
-        return True
-
-    def _close(self, errand: Errand) -> None:
-        """Nothing more comes of a request."""
-        errand.over = True
-        self.open -= 1
-        if not self.open:
-            self._done()
 
     # ---- tickets ----------------------------------------------------------------------
 
@@ -173,49 +108,12 @@ class SimulatedGateway:
 
     def _ask(self, errand: Errand, delay_s: float) -> None:
         """Ask the router for a replica, with a new ticket, in so many seconds."""
-        # A new name for each life: a late report about an earlier one means nothing then.
-        errand.ticket = self._ticket(errand)
+        errand.ticket = self._tickets.of(errand)
         errand.lives += 1
         errand.going_on = True
         errand.taken = False
         router = self._router_of(errand)
         router.send(router.acquire, errand, delay_s)
-
-    def _ticket(self, errand: Errand) -> Ticket:
-        arrival, index, life = errand.arrival, errand.outcome.index, errand.lives
-        generated = errand.generated
-        again = errand.going_on
-        now, most = blocks_of(arrival.prompt_tokens, generated, arrival.output_tokens, self._info)
-        prefix: tuple[int, ...] = ()
-        if self._prefixed:
-            tokens = self._texts.prompt(index, arrival) + [0] * generated
-            prefix = prefix_of(tokens, self._info.block_tokens, b"").told
-        return Ticket(
-            id=f"{index}.{life}" if life else str(index),
-            priority=arrival.priority,
-            arrival=round(1_000 * errand.came_at),
-            blocks_now=now,
-            blocks_max=most,
-            again=again,
-            # What has begun goes on only where the same bits come out.
-            kind=KIND if generated else "",
-            tenant=arrival.tenant,
-            cost=0 if again else arrival.prompt_tokens,
-            call=f"{index}/{errand.tries}",
-            start_within_s=self._left_s(errand),
-            prefix=prefix,
-        )
-
-    def _left_s(self, errand: Errand) -> float | None:
-        """Seconds until it is given up, None for never."""
-        scenario = self._scenario
-        limits = [scenario.end_s]
-        if not errand.generated:
-            limits.append(scenario.first_token_s)
-        given = [limit for limit in limits if limit is not None]
-        if not given:
-            return None
-        return max(0.0, errand.came_at + min(given) - self._timeline.now)
 
     def _router_of(self, errand: Errand) -> SimulatedRouter:
         return self._routers[self._shard(errand)]
@@ -288,7 +186,7 @@ class SimulatedGateway:
 
     def _turn_away(self, errand: Errand, refusal: Refusal) -> None:
         self._give_up(errand, finished=False)
-        if not errand.generated and self._come_back(errand, refusal):
+        if not errand.generated and self._clients.come_back(errand, refusal):
             return
         self.expired += refusal.kind is RefusalKind.EXPIRED
         kept = refusal.kind in (RefusalKind.NO_REPLICA, RefusalKind.EXPIRED)
@@ -303,7 +201,7 @@ class SimulatedGateway:
         outcome.status = "refused" if told.status in _TURNED_AWAY else "failed"
         outcome.reason = f"{told.type}/{told.code}" if told.code else told.type
         self._note_tokens(errand)
-        self._close(errand)
+        self._clients.close(errand)
 
     # ---- what replicas send -------------------------------------------------------------
 
@@ -325,7 +223,7 @@ class SimulatedGateway:
         if ticket is not None:
             returns = self._returns_of(errand)
             self._timeline.after(network_s, returns.give_up, (ticket.id, True))
-        self._close(errand)
+        self._clients.close(errand)
 
     def _note_tokens(self, errand: Errand) -> None:
         outcome = errand.outcome

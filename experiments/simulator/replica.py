@@ -10,27 +10,24 @@ from engine.engine_config import EngineConfig
 from engine.plan import ScheduleOutput
 from engine.prefix_cache import BlockManager
 from engine.request import AdmitError, InvalidParam, Request
-from engine.scheduler import Scheduler
 from engine.step_times import StepTimes
-from engine.swap import SwapCost, SwapSpace
 from experiments.simulator.errand import Errand
-from experiments.simulator.scenario import Scenario
+from experiments.simulator.reporter import SimulatedReporter
+from experiments.simulator.scenario import KIND, Scenario
+from experiments.simulator.schedulers import scheduler_of
 from experiments.simulator.step_time import StepTime
 from experiments.simulator.stretches import Stretches
 from experiments.simulator.texts import Texts
 from experiments.simulator.timeline import Timeline
+from router.report import Report
 
 if TYPE_CHECKING:
     from deployments.autoscaling import Demand
     from experiments.simulator.router import SimulatedRouter
 
-KIND = "simulated"
-"""What all of them compute with."""
-
 _EMPTY_PLANS = 1_000
 """So many plans in a row that compute nothing, although there is work, are a bug."""
 
-_NEVER = float("inf")
 _WELL = Vitals(True, 0, 0)
 
 
@@ -50,6 +47,7 @@ class SimulatedReplica:
         leaving: it takes nothing new.
         scheduler: the engine's.
         busy_s: seconds in which it computed.
+        reporter: tells the router how it is.
         demand: what the router last told it that the autoscaler is to know.
     """
 
@@ -97,22 +95,13 @@ class SimulatedReplica:
         self._engine = engine
         self._overlap = engine.overlap
         self._times = StepTimes()
-        paced, size = engine.target_tpot_ms is not None, engine.block_tokens
-        self._swap: SwapSpace | None = None
-        if scenario.slots:
-            cost = SwapCost(step_time.copies(1), size, self._times)
-            self._swap = SwapSpace(scenario.slots, size, cost)
-        self._learns = paced or self._swap is not None
-        self.scheduler = Scheduler(
-            engine.scheduler(scenario.max_model_len),
-            engine.blocks(scenario.blocks),
-            engine.prefill_policy(self._times),
-            lambda: round(1_000 * timeline.now),
-            self._swap,
-        )
+        self.scheduler = scheduler_of(scenario, engine, step_time, self._times, timeline)
+        self._swap = self.scheduler.swap
+        self._learns = engine.target_tpot_ms is not None or self._swap is not None
         config = scenario.config
         cache = PrefixNews(self) if config.by_prefix else None
         self._news = News(self.name, KIND, config.report_interval_s, config.heartbeat_s, cache)
+        self.reporter = SimulatedReporter(self._news, self._figures, timeline)
         self.errands: dict[int, Errand] = {}
         self._ids: dict[str, int] = {}
         self._keys: dict[int, str] = {}
@@ -121,8 +110,6 @@ class SimulatedReplica:
         self._began_at = 0.0
         self._moved_at = 0.0
         self._copied = False
-        self._reporting = False
-        self._look_at = _NEVER  # when the next look is planned
         self._router: SimulatedRouter | None = None
         self._when_empty: Callable[[SimulatedReplica], None] | None = None
 
@@ -151,11 +138,10 @@ class SimulatedReplica:
         self.errands[id] = errand
         self._ids[ticket.id] = id
         self._keys[id] = ticket.id
-        self._news.admitted(ticket.id)
         if self._plan is None:
             self._moved_at = self._timeline.now
             self._step()
-        self._stir()
+        self.reporter.admitted(ticket.id)
         return None
 
     def drop(self, key: str) -> None:
@@ -166,8 +152,8 @@ class SimulatedReplica:
         self.stretches.end(self.errands.pop(id))
         del self._keys[id]
         self.scheduler.abort(id)
-        self._news.ended(key)
-        self._stir()
+        self.reporter.ended(key)
+        self.reporter.moved(room=True)
         self._look_if_empty()
 
     def when_empty(self, action: "Callable[[SimulatedReplica], None]") -> None:
@@ -195,7 +181,7 @@ class SimulatedReplica:
         key = self._keys.pop(id)
         del self._ids[key]
         self.stretches.end(errand)
-        self._news.ended(key)
+        self.reporter.ended(key)
         return errand
 
     # ---- steps ------------------------------------------------------------------------
@@ -270,8 +256,7 @@ class SimulatedReplica:
             self._step()
         for errand in over:
             self._finished(errand)
-        if self._news.moved() or over:
-            self._stir()
+        self.reporter.moved(room=bool(over))
         self._look_if_empty()
 
     def _take(self, plan: ScheduleOutput, now: float) -> list[Errand]:
@@ -301,13 +286,17 @@ class SimulatedReplica:
         """Begin to report."""
         self.ready = True
         self._router = router
-        self._report()
+        self.reporter.begin(self)
+
+    def hear(self, report: Report) -> None:
+        """Send a report."""
+        if self._router is not None:
+            self._router.send_report(self, report)
 
     def leave(self) -> None:
         """Take nothing new from now on, and say so."""
         self.leaving = True
-        self._news.moved()
-        self._stir()
+        self.reporter.moved()
 
     def _figures(self) -> Figures:
         stats = self.scheduler.stats()
@@ -324,46 +313,6 @@ class SimulatedReplica:
             ending=(),
             vitals=_WELL,
         )
-
-    def _stir(self) -> None:
-        """Look for news now, or plan to, if that is due before the next look that is planned."""
-        if self._reporting or self._router is None:
-            return
-        due, now = self._news.look_at, self._timeline.now
-        if due <= now:
-            self._look()
-        elif due < self._look_at:
-            self._look_at = due
-            self._timeline.at(due, self._planned_look, due)
-
-    def _planned_look(self, due: float) -> None:
-        if due == self._look_at:  # else an earlier one was planned since
-            self._look_at = _NEVER
-            if self.alive and self.heard:
-                self._stir()
-
-    def _look(self) -> None:
-        if self._news.look(self._timeline.now, self._figures):
-            self._report()
-        else:
-            self._stir()
-
-    def _report(self) -> None:
-        assert self._router is not None
-        self._reporting = True
-        report = self._news.report(self._timeline.now, self._figures())
-        self._router.send_report(self, report)
-
-    def told(self, full: bool) -> None:
-        """The router has answered the report.
-
-        Args:
-            full: it wants to hear of all that is held here.
-        """
-        self._reporting = False
-        self._news.arrived(full)
-        if self.alive and self.heard:
-            self._stir()
 
     def prefix_events(self) -> tuple[list[int], list[int]]:
         """See `deployments.prefix_news.PrefixCache`."""
@@ -392,3 +341,4 @@ class SimulatedReplica:
             self.busy_s += self._timeline.now - self._began_at
             self._plan = None
         self._router = None
+        self.reporter.stop()

@@ -180,7 +180,7 @@ class SimulatedRouter:
     def _answer_report(self, answer: tuple[SimulatedReplica, bool, Demand | None]) -> None:
         replica, full, demand = answer
         replica.demand = demand
-        replica.told(full)
+        replica.reporter.told(full)
 
     def left(self, replica: str) -> None:
         """A replica goes, as was wanted."""

@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from deployments.config import ServeConfig
 
 FailureKind: TypeAlias = Literal["crash", "silence"]
 """The process dies, which whoever talks to it sees at once; or its machine is not heard of any
 more, which shows when its reports stay away."""
+
+KIND: Final = "simulated"
+"""What all replicas compute with."""
 
 Sharding: TypeAlias = Literal["hash", "tenant"]
 

@@ -9,6 +9,7 @@ from deployments.engine_config import engine_config
 from deployments.policy_source import with_policies
 from deployments.router_config import SETTLE_HEARTBEATS
 from experiments.loads.load import Load
+from experiments.simulator.clients import Clients
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.gateway import SimulatedGateway
 from experiments.simulator.outcome import Run, Sample, Setting
@@ -17,6 +18,7 @@ from experiments.simulator.router import SimulatedRouter
 from experiments.simulator.scenario import Scenario
 from experiments.simulator.step_time import StepTime
 from experiments.simulator.texts import Texts
+from experiments.simulator.tickets import Tickets
 from experiments.simulator.timeline import Timeline
 
 
@@ -68,14 +70,14 @@ class _Simulation:
         scaler = None if config.autoscaling == "off" else scaler_for(config)
         self._fleet = Fleet(scenario, self._timeline, self._replica, scaler)
         self._routers = [self._router(number) for number in range(scenario.routers)]
+        self._clients = Clients(scenario, load, self._timeline, self._timeline.stop)
         self._gateway = SimulatedGateway(
             scenario,
-            load,
-            self._texts,
+            self._clients,
+            Tickets(scenario, self._texts, self._timeline),
             self._timeline,
             self._fleet,
             self._routers,
-            self._timeline.stop,
         )
         for router in self._routers:
             router.open(self._gateway)
@@ -84,6 +86,7 @@ class _Simulation:
     def run(self) -> Run:
         """Let all of it happen."""
         self._fleet.begin(self._routers, self._gateway)
+        self._clients.begin(self._gateway.arrived)
         self._timeline.at(0.0, self._sample)
         if self._load.arrivals:
             self._timeline.run()
@@ -146,7 +149,7 @@ class _Simulation:
         self._timeline.after(self._scenario.sample_s, self._sample)
 
     def _result(self) -> Run:
-        outcomes = self._gateway.outcomes
+        outcomes = self._clients.outcomes
         last = max((one.last_token_at or one.at for one in outcomes), default=0.0)
         fleet = self._fleet
         fleet.close()
@@ -166,10 +169,13 @@ class _Simulation:
     def _counts(self) -> Mapping[str, float]:
         fleet, gateway = self._fleet, self._gateway
         gauges = [router.core.gauges() for router in self._routers]
+        outcomes = self._clients.outcomes
         return {
             **fleet.done,
-            "prompt_tokens": sum(one.prompt_tokens for one in gateway.outcomes if one.attempts),
-            "output_tokens": sum(one.output_tokens for one in gateway.outcomes),
+            "prompt_tokens": sum(
+                one.prompt_tokens for one in self._clients.outcomes if one.attempts
+            ),
+            "output_tokens": sum(one.output_tokens for one in outcomes),
             "placements": sum(one.placed_total for one in gauges),
             "bounces": sum(one.bounced_total for one in gauges),
             "busy": sum(one.busy_total for one in gauges),
@@ -178,7 +184,7 @@ class _Simulation:
             "resumed": gateway.resumed,
             "drained": gateway.drained,
             "expired": gateway.expired,
-            "retries": gateway.retried,
+            "retries": self._clients.retried,
             "failed_replicas": fleet.failed,
             "lost_replicas": sum(router.lost for router in self._routers),
             "started_replicas": fleet.started,
