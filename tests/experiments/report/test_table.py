@@ -54,8 +54,8 @@ def test_numbers_are_never_broken_and_minor_columns_go_first() -> None:
 def test_words_make_room_for_numbers() -> None:
     columns = [Column("Run", text=True), *(Column(f"a longer head {i}") for i in range(8))]
     rows = [[f"a run with quite a long name {k}", *["1,234,567"] * 8] for k in range(9)]
-    lines = shown(110, Table("T", columns, rows)).splitlines()
-    assert sum(line.count("1,234,567") for line in lines) == 72
+    for width in range(104, 120):
+        assert shown(width, Table("T", columns, rows)).count("1,234,567") == 72, width
 
 
 def test_a_table_that_is_too_wide_is_turned_if_that_fits() -> None:
