@@ -161,8 +161,8 @@ def _routers(options: argparse.Namespace) -> list[_Choice]:
 
 def _schedulings(options: argparse.Namespace) -> list[_Choice]:
     names = _without_repeats(options.scheduling)
-    if "strict" in names and options.aging_seconds is not None:
-        raise CombinationError("--aging-seconds must be left out with --scheduling strict")
+    if "priority" not in names and options.aging_seconds is not None:
+        raise CombinationError("--aging-seconds needs --scheduling priority: nothing else ages")
     return [_Choice(name, _SCHEDULINGS[name]) for name in names]
 
 

@@ -18,6 +18,7 @@ SETTINGS: Final = (
     "target_tpot_ms",
     "block_size",
     "num_blocks",
+    "overlap",
     "swap_gib",
     "max_waiting",
     "prefix_cache",
@@ -106,6 +107,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--retries",
         type=whole(0, 1000),
+        default=0,
         metavar="N",
         help="times that a request comes again after a 429 or 503; default 0",
     )

@@ -16,7 +16,7 @@ from experiments.loads.traces import read_trace
 from experiments.report.record import read_runs
 from experiments.simulator import command, progress
 from experiments.simulator.combinations import Simulations
-from experiments.simulator.options import SETTINGS
+from experiments.simulator.options import SCHEDULINGS, SETTINGS
 from experiments.simulator.outcome import Run
 from experiments.simulator.roofline import POOL_SHARE
 from experiments.simulator.scenario import Scenario
@@ -52,6 +52,8 @@ def test_each_combination_is_a_run(runs: Callable[..., list[Run]]) -> None:
         "2 replicas, fcfs",
         "2 replicas, strict",
     ]
+    settings = [one.settings for one in runs("--aging-seconds", "2", "--scheduling", *SCHEDULINGS)]
+    assert [one["aging_seconds"] for one in settings] == [2.0, 1_000_000.0, 2.0]
     several = runs(
         *("--replicas", "1,0..3,2..4", "--policy", "wait", "blocks"),
         *("--router", "most_free_blocks", "round_robin", "most_free_blocks"),
@@ -186,7 +188,11 @@ def test_the_load_can_be_kept_for_other_tools(tmp_path: Path) -> None:
         (["--fail", "1:0:boom"], 2, "argument --fail: must be S, S:N or S:N:crash or silence"),
         (["--policy", "wait"], 2, "--policy wait needs bounds such as --replicas 4..64, not 2"),
         (["--replicas", "1..2", "--policy", "none"], 2, "--policy none needs a number such as"),
-        (["--scheduling", "strict", "--aging-seconds", "5"], 2, "--aging-seconds must be left out"),
+        (
+            ["--scheduling", "strict", "--aging-seconds", "5"],
+            2,
+            "--aging-seconds needs --scheduling",
+        ),
         (["--step-time", "llama-70b@l4"], 2, "--step-time must be of GPUs that hold the model"),
         (["--step-time", "none.json"], 1, "none.json: there is no such file"),
         (["--block-size", "0"], 1, "'block_size' must be at least 1, not 0"),
