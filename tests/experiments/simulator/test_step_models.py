@@ -143,3 +143,13 @@ def test_a_broken_table_is_told_by_its_line(tmp_path: Path, text: str, said: str
     file.write_text(text)
     with pytest.raises(StepTimeError, match=said):
         load_step_time(str(file))
+
+
+def test_the_table_in_the_documentation_is_one(tmp_path: Path) -> None:
+    # Guards against: a format that is documented otherwise than it is read.
+    page = Path(__file__).parents[3] / "docs/experiments/step-times.md"
+    _, _, rest = page.read_text().partition("```\nprefill,")
+    file = tmp_path / "gpu.csv"
+    file.write_text(f"prefill,{rest.partition('```')[0]}")
+    time = load_step_time(str(file))
+    assert time.seconds(0, 0, 64, 64 * 2048) == pytest.approx(11.5e-3)
