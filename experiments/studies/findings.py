@@ -1,6 +1,6 @@
 """Findings: the figures of all runs of a study."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -37,14 +37,11 @@ class Findings:
     def __init__(self, measures: Sequence[Measure]) -> None:
         """Begin with none."""
         self.measures = measures
-        self._found: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._found: dict[tuple[str, str], list[Mapping[str, float | None]]] = {}
 
-    def add(self, setting: str, variant: str, figures: dict[str, float | None]) -> None:
-        """Take the figures of one run; None is left out."""
-        kept = self._found.setdefault((setting, variant), {})
-        for key, value in figures.items():
-            if value is not None:
-                kept.setdefault(key, []).append(value)
+    def add(self, setting: str, variant: str, figures: Mapping[str, float | None]) -> None:
+        """Take the figures of one run; those of one variant come in the order of their seeds."""
+        self._found.setdefault((setting, variant), []).append(figures)
 
     @property
     def settings(self) -> list[str]:
@@ -57,7 +54,23 @@ class Findings:
 
     def range(self, setting: str, variant: str, key: str) -> Range | None:
         """Return a figure over all seeds; None if no run had it."""
-        values = self._found.get((setting, variant), {}).get(key)
-        if not values:
-            return None
-        return Range(median(values), min(values), max(values))
+        return _range(self._values(setting, variant, key))
+
+    def ratio(self, setting: str, variant: str, to: str, key: str) -> Range | None:
+        """Return how many times another variant's figure it was, seed by seed.
+
+        Both had the same load then, so that what differs between seeds is left out; None if no
+        seed has both, or the other's is 0.
+        """
+        pairs = zip(
+            self._values(setting, variant, key), self._values(setting, to, key), strict=True
+        )
+        return _range([one / other for one, other in pairs if one is not None and other])
+
+    def _values(self, setting: str, variant: str, key: str) -> list[float | None]:
+        return [figures.get(key) for figures in self._found.get((setting, variant), ())]
+
+
+def _range(values: Sequence[float | None]) -> Range | None:
+    known = [value for value in values if value is not None]
+    return Range(median(known), min(known), max(known)) if known else None

@@ -33,6 +33,7 @@ class Panel:
 
 
 _WIDTH, _HEIGHT, _TOP = 320.0, 210.0, 24.0
+_ASIDE = 0.012
 
 
 def lines(findings: Findings, name: str, title: str, panels: Sequence[Panel]) -> Plot:
@@ -86,12 +87,14 @@ def _draw(axes: Axes, findings: Findings, panel: Panel, names: Sequence[str]) ->
             if one is not None:
                 xs.append(x)
                 found.append(one)
+        # Beside one another, so that no bar hides another.
+        aside = _ASIDE * _span(panel) * (k - (len(names) - 1) / 2)
         middles = [one.middle * shown for one in found]
         below = [(one.middle - one.low) * shown for one in found]
         above = [(one.high - one.middle) * shown for one in found]
         everything += [one.low * shown for one in found] + [one.high * shown for one in found]
         axes.errorbar(
-            xs,
+            [x + aside for x in xs],
             middles,
             (below, above),
             color=SERIES[k % len(SERIES)],
@@ -107,7 +110,7 @@ def _draw(axes: Axes, findings: Findings, panel: Panel, names: Sequence[str]) ->
 
 def _scale(axes: Axes, panel: Panel, values: Sequence[float]) -> None:
     places = [x for _, x in panel.points]
-    room = 0.06 * (max(places) - min(places)) or 1.0
+    room = 0.06 * _span(panel)
     axes.set_xlim(min(places) - room, max(places) + room)
     axes.set_xticks(places)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
@@ -120,6 +123,12 @@ def _scale(axes: Axes, panel: Panel, values: Sequence[float]) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     if panel.target is not None:
         axes.axhline(panel.target, color="#5d6a6e", linewidth=0.8, linestyle=(0, (2, 2)))
+
+
+def _span(panel: Panel) -> float:
+    """Return how far apart the outermost points are; 1 for a single one."""
+    places = [x for _, x in panel.points]
+    return (max(places) - min(places)) or 1.0
 
 
 def _said(findings: Findings, panel: Panel, names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from experiments.studies.findings import Findings
 from experiments.studies.measure import Measure
-from experiments.studies.tables import table
+from experiments.studies.tables import ratios, table
 
 MEASURES = [
     Measure("a", "first", "ms", lambda run: 0.0, 1000.0),
@@ -41,3 +41,15 @@ def test_a_table_has_a_row_for_each_variant_in_each_setting() -> None:
         ["", "two", "2.00", "5.00"],
         ["2%", "one", "3.00 (1.00 to 10)", "0.003 (0.001 to 0.010)"],
     ]
+
+
+def test_ratios_are_of_the_same_seed() -> None:
+    ratio = found().ratio("x, 1%", "one", "two", "a")
+    assert ratio is not None
+    assert (ratio.middle, ratio.low, ratio.high) == (1.5, 0.5, 5.0)
+    assert found().ratio("x, 1%", "one", "two", "b") is None
+
+
+def test_a_table_of_ratios_leaves_out_what_it_compares_with() -> None:
+    made = ratios(found(), "T", ["x, 1%"], ["a"], "two", ("load", "rule"))
+    assert made.rows == [["x, 1%", "one", "1.50 (0.500 to 5.00)"]]

@@ -1,10 +1,15 @@
-"""Who passed whom, against a model that looks at all pairs."""
+"""Who passed whom, against a model that looks at all pairs; and what scheduling promises of it."""
 
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.loads.rules import with_priorities
 from experiments.simulator.outcome import Outcome
 from experiments.studies.passing import longest_passed_s
+from tests.experiments.simulator.runs import poisson, run
 
 MOMENTS = st.integers(0, 6).map(float)
 
@@ -43,3 +48,17 @@ def test_one_that_waits_for_ever_is_passed_by_all_that_are_placed() -> None:
     later = Outcome(1, 9.0, 2, "", 1, placed_at=9.5)
     never = Outcome(2, 99.0, 2, "", 1)
     assert longest_passed_s([starved, later, never], 0, 2) == 8.0
+
+
+@pytest.mark.parametrize(("aging_s", "reached"), [(0.5, True), (3.0, True), (1e6, False)])
+def test_in_a_crowd_nobody_is_passed_by_those_that_come_later_than_aging_allows(
+    aging_s: float, reached: bool
+) -> None:
+    crowd = with_priorities(poisson(60, 10), "2:0.2,1:0.4,0:0.4", Random(0))
+    outcomes = run(crowd, aging_seconds=aging_s, max_num_seqs=4, max_queued=1000).outcomes
+    for high in (1, 2):
+        passed = longest_passed_s(outcomes, 0, high)
+        assert passed is not None
+        assert passed <= high * aging_s + 0.002  # arrivals are told in whole milliseconds
+        # Strict order would let them pass for as long as the crowd lasts.
+        assert (passed > 0.9 * high * aging_s) == reached
