@@ -244,9 +244,10 @@ async def test_a_killed_router_touches_no_stream_and_forgets_nobody(
     assert {reply.text for reply in await asyncio.gather(*streams)} == {calm[0].text}
     urgent, others = await asyncio.gather(*high), await asyncio.gather(*low)
     assert {reply.text for reply in (*urgent, *others)} == {calm[1].text}
-    # In order of rank; where two replicas come free at once, one prompt may overtake another.
+    # In order of rank. All urgent ones have places before any other has one, and then one on each
+    # other replica may not have begun, however slow that is.
     began = [(reply.first, True) for reply in urgent] + [(reply.first, False) for reply in others]
-    assert sum(was_urgent for _, was_urgent in sorted(began)[:4]) >= 3
+    assert all(was_urgent for _, was_urgent in sorted(began)[: len(high) - REPLICAS + 1])
     # A new router begins to count at 0.
     assert await watch.total("request_resumed_total") in (0, resumed)
     await nothing_is_charged(watch, http)
