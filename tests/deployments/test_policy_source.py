@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, setting: str) -> None:
 
 
 def test_thousands_of_mistakes_are_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    tell = telling("my.py:Mine", logging.getLogger("deployments.test"))
+    tell = telling("my.py:Mine", logging.getLogger("a_test"))
     for n in range(1, 5001):
         tell(f"chose {n}")
     lines = [record.getMessage() for record in caplog.records]
