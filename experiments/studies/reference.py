@@ -13,6 +13,9 @@ faster GPU serves more requests with as many steps, which only takes longer to s
 BLOCKS: Final = 12_000
 """Of 16 tokens, 2 MiB each: 24 GiB, beside 15 GiB of weights."""
 
+KV_BYTES: Final = 131_072
+"""Of one token's keys and values."""
+
 
 def step_time() -> StepTime:
     """Return how long a replica's steps take."""
