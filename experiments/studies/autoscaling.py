@@ -33,6 +33,7 @@ RATE: Final = 2.5
 
 STARTS_S: Final = (30, 180)
 _FIXED: Final = "fixed"
+_FLOOR: Final = "ttft 1 s, at least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,30 @@ def _fixed(replicas: int) -> _Policy:
 
 
 def _scaled(family: str, setting: str, value: float, unit: str) -> _Policy:
-    settings = {"autoscaling": family, "min_replicas": 1, "max_replicas": MOST, setting: value}
-    return _Policy(family, f"{family} {value:g}{unit}", settings)
+    return _Policy(family, f"{family} {value:g}{unit}", _within(1, family, setting, value))
+
+
+def _from(fewest: int) -> _Policy:
+    """The policy that costs most, with so many replicas that are always there."""
+    settings = _within(fewest, "ttft", "target_ttft_s", 1.0)
+    return _Policy(_FLOOR, f"{_FLOOR} {fewest}", settings)
+
+
+def _within(fewest: int, policy: str, setting: str, value: float) -> Mapping[str, Any]:
+    return {
+        "autoscaling": policy,
+        "min_replicas": fewest,
+        "max_replicas": MOST,
+        setting: value,
+    }
 
 
 POLICIES: Final = (
     *(_fixed(replicas) for replicas in (2, 4, 8, 16)),
     *(_scaled("blocks", "target_utilization", share, "") for share in (0.8, 0.4, 0.2)),
     *(_scaled("wait", "target_wait_s", limit, " s") for limit in (4.0, 1.0)),
-    *(_scaled("ttft", "target_ttft_s", limit, " s") for limit in (4.0, 2.0, 1.0)),
+    *(_scaled("ttft", "target_ttft_s", limit, " s") for limit in (4.0, 1.0)),
+    *(_from(fewest) for fewest in (4, 8, 12)),
 )
 
 

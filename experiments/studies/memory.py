@@ -30,7 +30,7 @@ LONGER: Final = 3.0
 
 SWAP_GIB: Final = 16.0
 LEVELS: Final = 5
-_PERCENTS: Final = (70, 90, 110)
+_PERCENTS: Final = (40, 60, 80)
 _WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "recompute": {},
     "swap": {"swap_gib": SWAP_GIB},
