@@ -1,8 +1,9 @@
 """Body: a request of a load, as JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Final
 
 from experiments.loads.load import Load
@@ -31,16 +32,14 @@ class Bodies:
     Attributes:
         load: the requests.
         model: as the server calls it.
-        vocab: token ids of prompts are below it.
-        text: prompts are words instead of token ids, about as many.
+        spelling: what stands for each number of a prompt: token ids, or words.
         lower_first: the server takes a lower priority as more urgent, as vLLM does.
         more: fields that each body has besides; they win.
     """
 
     load: Load
     model: str
-    vocab: int = 1000
-    text: bool = False
+    spelling: Sequence[int] | Sequence[str]
     lower_first: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,6 +61,22 @@ class Bodies:
         return json.dumps(fields | dict(self.more), separators=(",", ":")).encode()
 
     def _prompt(self, index: int) -> list[int] | str:
-        if not self.text:
-            return prompt_of(self.load, index, self.vocab)
-        return " ".join(WORDS[token] for token in prompt_of(self.load, index, len(WORDS)))
+        numbers = prompt_of(self.load, index, len(self.spelling))
+        units = [self.spelling[number] for number in numbers]
+        return units if isinstance(units[0], int) else " ".join(map(str, units))  # type: ignore[return-value]
+
+
+def spelling(vocab: int, text: bool, seed: int | None) -> list[int] | list[str]:
+    """Return what prompts are made of.
+
+    Args:
+        vocab: token ids are below it.
+        text: words instead.
+        seed: says which stands for which number: prompts of two loads, or of one that is sent
+            twice, have nothing in common for a prefix cache unless they have one seed. None: each
+            token id stands for itself.
+    """
+    units: list[Any] = list(WORDS) if text else list(range(vocab))
+    if seed is not None:
+        Random(seed).shuffle(units)
+    return units

@@ -20,6 +20,8 @@ class Manner:
         max_connections: at most so many at a time; None for as many as the system allows.
         vocab: token ids of prompts are below it, >= 1.
         text: prompts are words instead of token ids.
+        prompt_seed: prompts of another seed have nothing in common with these, in a prefix cache
+            either; None for the numbers of the load as they are.
         lower_first: the server takes a lower priority as more urgent.
         more: fields that each request has besides.
         seed: of the waits between retries.
@@ -35,6 +37,7 @@ class Manner:
     max_connections: int | None = None
     vocab: int = 1000
     text: bool = False
+    prompt_seed: int | None = None
     lower_first: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0

@@ -72,6 +72,7 @@ def _settings(
         "server version": server.version or None,
         "context": server.context,
         "prompts": "words" if manner.text else "token ids",
+        "prompt_seed": manner.prompt_seed,
         "retries": manner.retries,
         "timeout_s": manner.timeout_s,
         "samples": "from /metrics" if fleet.samples else "none: no metrics of Tidegate's",

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +49,13 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="token ids of prompts are below N; default 1000, which most models have",
     )
     group.add_argument(
+        "--prompt-seed",
+        type=whole(0, 2**63 - 1),
+        metavar="N",
+        help="the same prompts as another run with N; default: drawn anew, so that a server's "
+        "prefix cache holds nothing of an earlier run",
+    )
+    group.add_argument(
         "--text",
         action="store_true",
         help="prompts of words, about as long, for a server that takes no token ids",
@@ -81,6 +89,7 @@ def manner_of(options: argparse.Namespace, load: Load) -> Manner:
         max_connections=options.max_connections,
         vocab=options.vocab,
         text=options.text,
+        prompt_seed=secrets.randbits(32) if options.prompt_seed is None else options.prompt_seed,
         lower_first=options.vllm_priority,
         more=options.body,
         seed=options.seed,

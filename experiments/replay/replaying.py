@@ -12,7 +12,7 @@ from yarl import URL
 
 from experiments.loads.load import Load
 from experiments.replay.ahead import Ahead
-from experiments.replay.body import Bodies
+from experiments.replay.body import Bodies, spelling
 from experiments.replay.client import Client, Tally
 from experiments.replay.clock import Clock, RealClock
 from experiments.replay.descriptors import connections
@@ -61,9 +61,8 @@ async def replay(
     async with _session() as session:
         server = await ask(session, url, manner.api_key, manner.model)
         _warn(load, server, limit, say)
-        bodies = Bodies(
-            load, server.model, manner.vocab, manner.text, manner.lower_first, manner.fields()
-        )
+        units = spelling(manner.vocab, manner.text, manner.prompt_seed)
+        bodies = Bodies(load, server.model, units, manner.lower_first, manner.fields())
         ahead = Ahead(bodies, len(load.arrivals))
         ahead.fill()
         fleet = Fleet(session, url)

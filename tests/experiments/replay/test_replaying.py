@@ -1,6 +1,7 @@
 """A whole replay against a scripted server: nobody is lost, and the run says what was."""
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from experiments.loads.load import Arrival, Load
 from experiments.loads.prompts import prompt_of
 from experiments.replay import descriptors
+from experiments.replay.body import Bodies, spelling
 from experiments.replay.client import Tally
 from experiments.replay.descriptors import TooManyConnections, connections
 from experiments.replay.manner import Manner
@@ -113,6 +115,24 @@ async def test_prompts_of_words_and_priorities_as_vllm_reads_them() -> None:
     assert second["model"] == "n"
     assert len(second["prompt"].split()) == 6
     assert first["prompt"] != second["prompt"]
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_prompts_of_another_seed_have_nothing_in_common_but_share_as_much(text: bool) -> None:
+    load = Load("hand", [Arrival(0, 40, 1, pieces=(7,)), Arrival(0, 40, 1, pieces=(7, 8))], 16)
+
+    def prompts(seed: int | None) -> list[Any]:
+        bodies = Bodies(load, "m", spelling(1000, text, seed))
+        found = [json.loads(bodies.of(index))["prompt"] for index in range(2)]
+        return [one.split() if text else one for one in found]
+
+    one, other = prompts(1), prompts(2)
+    assert one == prompts(1)
+    assert one[0][:16] == one[1][:16]
+    assert one[0][16:] != one[1][16:]
+    assert one[0][:16] != other[0][:16]
+    assert one[0][16:] != other[0][16:]
+    assert [len(prompt) for prompt in other] == [40, 40]
 
 
 async def test_metrics_are_read_before_and_after() -> None:
