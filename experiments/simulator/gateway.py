@@ -96,7 +96,9 @@ class SimulatedGateway:
         for limit_s, limit in ((scenario.first_token_s, FIRST_TOKEN), (scenario.end_s, END)):
             if limit_s is not None:
                 self._timeline.after(limit_s, self._out_of_time, (errand, errand.tries, limit))
+        # What happened to an earlier try is not known any more.
         errand.going_on = False
+        errand.patience, errand.losses = None, 0
         self._ask(errand, scenario.gateway_s)
 
     # ---- tickets ----------------------------------------------------------------------
@@ -175,10 +177,7 @@ class SimulatedGateway:
         if not errand.holds(key):
             return
         if refusal.kind is RefusalKind.NO_REPLICA and errand.generated:
-            patience = errand.patience or Patience(self._hold_s, self._timeline.clock)
-            errand.patience = patience
-            patience.lost()
-            if not patience.over:
+            if not self._without(errand).over:
                 router = self._router_of(errand)
                 router.send(router.acquire, errand, _ASK_AGAIN_S)
                 return
@@ -198,7 +197,9 @@ class SimulatedGateway:
     def _end(self, errand: Errand, error: Refused | Failed) -> None:
         """Tell the client that nothing, or nothing more, comes."""
         outcome, told = errand.outcome, api_error(error)
-        outcome.status = "refused" if told.status in _TURNED_AWAY else "failed"
+        # What breaks off was not turned away: its client has the beginning of an answer.
+        away = told.status in _TURNED_AWAY and outcome.first_token_at is None
+        outcome.status = "refused" if away else "failed"
         outcome.reason = f"{told.type}/{told.code}" if told.code else told.type
         self._note_tokens(errand)
         self._clients.close(errand)
@@ -266,6 +267,7 @@ class SimulatedGateway:
             if errand.over:
                 continue
             self._give_up(errand, finished=False)
+            self._without(errand)
             errand.losses += not left
             if errand.losses > MAX_LOSSES:
                 self._fail(errand)
@@ -291,13 +293,19 @@ class SimulatedGateway:
     def _miss(self, errand: Errand) -> None:
         """Its replica could not be reached: ask the router again, in a moment."""
         self._give_up(errand, finished=False)
-        patience = errand.patience or Patience(self._hold_s, self._timeline.clock)
-        errand.patience = patience
-        patience.lost()
+        patience = self._without(errand)
         if patience.over:
             self._turn_away(errand, unavailable(self._rng))
         else:
             self._timeline.after(patience.pause_s(), self._place, errand)
+
+    def _without(self, errand: Errand) -> Patience:
+        """Its replica is gone, or could not be reached; return for how long that is borne."""
+        patience = errand.patience
+        if patience is None:
+            patience = errand.patience = Patience(self._hold_s, self._timeline.clock)
+        patience.lost()
+        return patience
 
     def _fail(self, errand: Errand) -> None:
         self._end(errand, Failed("too many replicas died under it"))

@@ -227,8 +227,12 @@ class SimulatedReplica:
             context = stretches.context
         for chunk in plan.prefill:
             length = chunk.len
-            prefill += length
-            pairs += length * chunk.start + length * (length + 1) // 2
+            if length == 1:  # costs what a decode does, see `ScheduleOutput.work`
+                decodes += 1
+                context += chunk.start + 1
+            else:
+                prefill += length
+                pairs += length * chunk.start + length * (length + 1) // 2
         seconds = self._step_time.seconds(prefill, pairs, decodes, context)
         if self._swap is not None:
             copies = self.scheduler.take_copies()

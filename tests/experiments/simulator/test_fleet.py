@@ -8,6 +8,9 @@ import pytest
 from deployments.messages import Refusal, RefusalKind
 from deployments.patience import MAX_LOSSES
 from experiments.loads.load import Arrival, Load
+from experiments.simulator.errand import Errand
+from experiments.simulator.fleet import Fleet
+from experiments.simulator.gateway import SimulatedGateway
 from experiments.simulator.outcome import Run
 from experiments.simulator.replica import SimulatedReplica
 from experiments.simulator.scenario import Failure
@@ -95,6 +98,40 @@ def test_while_no_replica_serves_requests_wait_and_then_are_refused() -> None:
     late = run(requests, start_s=100.0, hold_s=30.0, **fleet)
     assert {one.reason for one in late.outcomes} == {"service_unavailable_error/no_replica"}
     assert statuses(late) == {"refused"}
+
+
+def test_what_lost_its_only_replica_waits_for_hold_s_and_not_for_twice_that() -> None:
+    """Fault: it begins to count when the router, which held it for as long, gives it back."""
+    requests = load([Arrival(0.0, 20, 1_000)])
+    fleet: dict[str, Any] = {"replicas": 1, "failures": (Failure(1.0),), "hold_s": 10.0}
+    (late,) = run(requests, start_s=15.0, **fleet).outcomes
+    assert (late.status, late.reason) == ("failed", "service_unavailable_error/no_replica")
+    assert 0 < late.output_tokens < 1_000
+    (soon,) = run(requests, start_s=5.0, **fleet).outcomes
+    assert (soon.status, soon.attempts) == ("ok", 2)
+
+
+def test_a_client_that_comes_back_meets_a_gateway_that_knows_nothing_of_its_last_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fault: the patience of the last try is over already, so the first miss ends this one."""
+    misses: list[tuple[int, float]] = []
+    miss = SimulatedGateway._miss
+
+    def noted(gateway: SimulatedGateway, errand: Errand) -> None:
+        misses.append((errand.tries, gateway._timeline.now))
+        miss(gateway, errand)
+
+    def gone(fleet: Fleet, name: str) -> None:
+        return None
+
+    monkeypatch.setattr(SimulatedGateway, "_miss", noted)
+    monkeypatch.setattr(Fleet, "get", gone)
+    (outcome,) = run(load([Arrival(0.0, 20, 5)]), hold_s=3.0, retries=2).outcomes
+    assert (outcome.status, outcome.attempts) == ("refused", 0)
+    for tries in (1, 2, 3):
+        at = [when for one, when in misses if one == tries]
+        assert 3.0 <= at[-1] - at[0] <= 3.0 + 1.1, f"try {tries}"
 
 
 # ---- room -------------------------------------------------------------------------------
@@ -194,7 +231,9 @@ def test_what_has_not_ended_in_time_is_computed_no_further() -> None:
     requests = load(even(4, 0.001, output_tokens=1_000) + even(1, 1.0, begin=3.0))
     result = run(requests, end_s=1.0)
     *long, short = result.outcomes
-    assert {one.status for one in long} == {"refused"}
+    # They broke off; a client that was turned away would have nothing of an answer.
+    assert {one.status for one in long} == {"failed"}
+    assert {one.reason for one in long} == {"timeout_error/deadline_exceeded"}
     assert all(0 < one.output_tokens < 200 for one in long)
     assert short.status == "ok"
     assert result.busy_s < 2 * 1.1 + 1.0

@@ -87,10 +87,13 @@ def by_hand(fleet: Scenario, requests: Load, cost: Linear) -> list[Seen]:
         if not (plan.prefill or plan.decode):
             continue
         spans = [range(chunk.start, chunk.start + chunk.len) for chunk in plan.prefill]
-        pairs = sum(place + 1 for span in spans for place in span)
-        context = sum(len(scheduler.tokens(id)) for id in plan.decode)
-        prefill = sum(chunk.len for chunk in plan.prefill)
-        took = cost.seconds(prefill, pairs, len(plan.decode), context)
+        long = [span for span in spans if len(span) > 1]
+        # A single token of a prompt attends to all before it and to itself, as a decode does.
+        single = [span.stop for span in spans if len(span) == 1]
+        pairs = sum(place + 1 for span in long for place in span)
+        context = sum(len(scheduler.tokens(id)) for id in plan.decode) + sum(single)
+        prefill = sum(len(span) for span in long)
+        took = cost.seconds(prefill, pairs, len(plan.decode) + len(single), context)
         copies = scheduler.take_copies()
         took += cost.copies(sum(len(copy.blocks) for copy in copies)) if copies else 0.0
         now += took
