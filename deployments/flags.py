@@ -3,7 +3,7 @@
 import argparse
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -17,17 +17,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def add_settings(to: argparse._ActionsContainer, names: Iterable[str]) -> None:
+def add_settings(
+    to: argparse._ActionsContainer, names: Iterable[str], notes: Mapping[str, str] | None = None
+) -> None:
     """Give a command the flags of settings; one that is not given is None.
 
     Args:
         to: a parser, or a group of one.
         names: fields of `ServeConfig`, in the order in which help shows them.
+        notes: what help says of some of them besides.
     """
     for name in names:
         flag = f"--{name.replace('_', '-')}"
         value = _value(ServeConfig.model_fields[name].annotation)
-        to.add_argument(flag, help=help_of(name), default=None, **value)
+        text = " ".join(filter(None, (help_of(name), (notes or {}).get(name))))
+        to.add_argument(flag, help=text, default=None, **value)
 
 
 def help_of(name: str) -> str:

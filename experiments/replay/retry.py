@@ -31,7 +31,7 @@ class Retry:
         Args:
             tried: times that it was sent, >= 1.
             status: of the answer; None if there was none.
-            headers: of the answer, by names that ignore case.
+            headers: of the answer, by names that ignore case, or are in lower case.
         """
         told = _told(headers)
         if tried > self.times or not _again(status, headers, told):

@@ -2,28 +2,14 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
 
-from deployments.messages import Refusal, RefusalKind
+from deployments.openai.errors import ApiError
 from experiments.loads.load import Load
+from experiments.replay.retry import Retry
 from experiments.simulator.errand import Errand
 from experiments.simulator.outcome import Outcome
 from experiments.simulator.scenario import Scenario
 from experiments.simulator.timeline import Timeline
-
-_RETRIED: Final = frozenset(
-    {
-        RefusalKind.BUSY,
-        RefusalKind.QUEUE_FULL,
-        RefusalKind.NO_REPLICA,
-        RefusalKind.TENANT_BUSY,
-        RefusalKind.TENANT_RATE,
-    }
-)
-_LEAST_RETRY_S: Final = 1.0  # a gateway says no less
-_MOST_RETRY_S: Final = 60.0  # the OpenAI SDK obeys no longer one
-_FIRST_BACKOFF_S: Final = 0.5  # what it does instead, doubling up to the next
-_MOST_BACKOFF_S: Final = 8.0
 
 
 class Clients:
@@ -46,10 +32,9 @@ class Clients:
             done: called when all requests have come to something.
         """
         self._network_s = scenario.network_s
-        self._retries = scenario.retries
         self._timeline = timeline
         self._done = done
-        self._rng = Random(f"{scenario.seed} clients")
+        self._retry = Retry(scenario.retries, Random(f"{scenario.seed} clients"))
         self._arrivals = load.arrivals
         self._next = 0
         self._arrived: Callable[[Errand], None]
@@ -65,14 +50,12 @@ class Clients:
         self._arrived = arrived
         self._plan_next()
 
-    def come_back(self, errand: Errand, refusal: Refusal) -> bool:
-        """Send a request once more, if its client does; as the OpenAI SDK's retries do."""
-        if errand.tries > self._retries or refusal.kind not in _RETRIED:
+    def come_back(self, errand: Errand, told: ApiError) -> bool:
+        """Send a request once more, if its client does: by the rule of a replay's clients."""
+        headers = {name.lower(): value for name, value in told.headers().items()}
+        pause_s = self._retry.wait_s(errand.tries, told.status, headers)
+        if pause_s is None:
             return False
-        pause_s = max(_LEAST_RETRY_S, refusal.retry_after)
-        if not refusal.retry_after or pause_s > _MOST_RETRY_S:
-            backoff_s = min(_FIRST_BACKOFF_S * 2 ** (errand.tries - 1), _MOST_BACKOFF_S)
-            pause_s = backoff_s * (1 - 0.25 * self._rng.random())
         errand.tries += 1
         self.retried += 1
         there_and_back_s = 2 * self._network_s

@@ -11,6 +11,7 @@ from deployments.keys import with_access
 from deployments.policy_source import with_policies
 from experiments.loads.load import Load
 from experiments.policies import spec_of
+from experiments.simulator.allowed import check_allowed
 from experiments.simulator.options import SETTINGS, SURROUNDINGS, Count
 from experiments.simulator.outcome import Run
 from experiments.simulator.roofline import Roofline
@@ -47,6 +48,15 @@ class Simulations:
     scenarios: list[Scenario]
     step_time: StepTime
     what: str
+
+    def check(self, load: Load) -> None:
+        """See that the fleets would let a load in.
+
+        Raises:
+            ValueError: see `check_allowed`.
+        """
+        for scenario in self.scenarios:
+            check_allowed(scenario.config, load)
 
     def run(
         self, scenario: Scenario, load: Load, progress: Callable[[float], None] | None = None

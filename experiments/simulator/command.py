@@ -61,6 +61,7 @@ def _main(options: argparse.Namespace, command: str) -> int:
     reporting = reporting_of(options)
     simulations = simulations_of(options)
     load = load_of(options, _say)
+    simulations.check(load)
     _say(summary(load))
     if options.save_load is not None:
         write_trace(load, options.save_load, options.save_as)

@@ -45,7 +45,7 @@ class Replicas(Protocol):
 
 
 class SimulatedGateway:
-    """All gateways, as one that is never busy.
+    """All gateways, as one that is never busy; each of them tells of its own tickets.
 
     Attributes:
         resumed, drained: times that a request went on elsewhere, its replica being lost, or gone.
@@ -78,9 +78,12 @@ class SimulatedGateway:
         self._tickets = tickets
         self._replicas = replicas
         self._routers = routers
-        self._returns = [Returns(one, timeline, scenario.network_s) for one in routers]
         self._rng = Random(f"{scenario.seed} gateway")
         config = scenario.config
+        self._returns = [
+            [Returns(one, timeline, scenario.network_s) for one in routers]
+            for _ in range(config.gateways)
+        ]
         self._hold_s = config.hold_s
         self.resumed, self.drained, self.expired = 0, 0, 0
         self.counts: Counts | None = None
@@ -103,25 +106,27 @@ class SimulatedGateway:
 
     # ---- tickets ----------------------------------------------------------------------
 
-    def _place(self, errand: Errand) -> None:
-        """Ask the router for another replica."""
-        if not errand.over:
+    def _place(self, going_on: tuple[Errand, int]) -> None:
+        """Ask the router for another replica, for a try that is not over."""
+        errand, tries = going_on
+        if not errand.over and errand.tries == tries:
             self._ask(errand, 0.0)
 
     def _ask(self, errand: Errand, delay_s: float) -> None:
         """Ask the router for a replica, with a new ticket, in so many seconds."""
-        errand.ticket = self._tickets.of(errand)
+        ticket = errand.ticket = self._tickets.of(errand)
         errand.lives += 1
         errand.going_on = True
         errand.taken = False
         router = self._router_of(errand)
-        router.send(router.acquire, errand, delay_s)
+        router.send(router.acquire, (errand, ticket.id), delay_s)
 
     def _router_of(self, errand: Errand) -> SimulatedRouter:
         return self._routers[self._shard(errand)]
 
     def _returns_of(self, errand: Errand) -> Returns:
-        return self._returns[self._shard(errand)]
+        returns = self._returns[errand.outcome.index % len(self._returns)]
+        return returns[self._shard(errand)]
 
     def _shard(self, errand: Errand) -> int:
         """Return the number of the router that a request is dealt to."""
@@ -167,7 +172,7 @@ class SimulatedGateway:
             errand.outcome.attempts += 1
         elif refusal.kind is RefusalKind.QUEUE_FULL:
             router = self._router_of(errand)
-            router.send(router.bounced, errand, back_s)
+            router.send(router.bounced, (errand, key), back_s)
         else:
             self._timeline.after(back_s, self.refused, (errand, key, refusal))
 
@@ -176,17 +181,15 @@ class SimulatedGateway:
         errand, key, refusal = answer
         if not errand.holds(key):
             return
-        if refusal.kind is RefusalKind.NO_REPLICA and errand.generated:
-            if not self._without(errand).over:
-                router = self._router_of(errand)
-                router.send(router.acquire, errand, _ASK_AGAIN_S)
-                return
+        goes_on = refusal.kind is RefusalKind.NO_REPLICA and errand.generated
+        if goes_on and not self._without(errand).over:
+            router = self._router_of(errand)
+            router.send(router.acquire, (errand, key), _ASK_AGAIN_S)
+            return
         self._turn_away(errand, refusal)
 
     def _turn_away(self, errand: Errand, refusal: Refusal) -> None:
         self._give_up(errand, finished=False)
-        if not errand.generated and self._clients.come_back(errand, refusal):
-            return
         self.expired += refusal.kind is RefusalKind.EXPIRED
         kept = refusal.kind in (RefusalKind.NO_REPLICA, RefusalKind.EXPIRED)
         if not kept and (errand.generated or refusal.kind in _NOT_FOR_CLIENTS):
@@ -195,10 +198,14 @@ class SimulatedGateway:
             self._end(errand, Refused(refusal))
 
     def _end(self, errand: Errand, error: Refused | Failed) -> None:
-        """Tell the client that nothing, or nothing more, comes."""
+        """Tell the client that nothing, or nothing more, comes; it may come back."""
         outcome, told = errand.outcome, api_error(error)
-        # What breaks off was not turned away: its client has the beginning of an answer.
-        away = told.status in _TURNED_AWAY and outcome.first_token_at is None
+        # What breaks off was not turned away, and is not asked for again: its client has the
+        # beginning of an answer.
+        begun = outcome.first_token_at is not None
+        if not begun and self._clients.come_back(errand, told):
+            return
+        away = told.status in _TURNED_AWAY and not begun
         outcome.status = "refused" if away else "failed"
         outcome.reason = f"{told.type}/{told.code}" if told.code else told.type
         self._note_tokens(errand)
@@ -274,7 +281,7 @@ class SimulatedGateway:
                 continue
             self.drained += left
             self.resumed += not left
-            self._place(errand)
+            self._place((errand, errand.tries))
 
     def given_up(self, name: str) -> None:
         """The router has given a replica up by itself, and all that it had with it."""
@@ -297,7 +304,7 @@ class SimulatedGateway:
         if patience.over:
             self._turn_away(errand, unavailable(self._rng))
         else:
-            self._timeline.after(patience.pause_s(), self._place, errand)
+            self._timeline.after(patience.pause_s(), self._place, (errand, errand.tries))
 
     def _without(self, errand: Errand) -> Patience:
         """Its replica is gone, or could not be reached; return for how long that is borne."""

@@ -22,9 +22,12 @@ SETTINGS: Final = (
     "swap_gib",
     "max_waiting",
     "prefix_cache",
+    "prefix_cache_scope",
     "aging_seconds",
+    "max_priority",
     "fair_tenants",
     "key_file",
+    "gateways",
     "affinity_slack",
     "max_queued",
     "lookahead",
@@ -45,6 +48,13 @@ SETTINGS: Final = (
 )
 """Settings of ``tidegate serve`` that a simulation heeds, each given once. Those that are compared
 have options of their own; all others change nothing in a simulation, so it does not take them."""
+
+_NOTES: Final = {
+    "overlap": "In a simulation it only costs: who comes waits a step longer, and steps take what "
+    "--step-time says all the same, which has no part that could be hidden.",
+    "gateways": "In a simulation they are never busy, and are told apart where each tells the "
+    "router of all requests that ended meanwhile in one message.",
+}
 
 SURROUNDINGS: Final = (
     "seed",
@@ -98,6 +108,7 @@ def add_fleet_options(parser: argparse.ArgumentParser) -> None:
     add_settings(
         parser.add_argument_group("settings of the server", "They mean what they mean to serve."),
         SETTINGS,
+        _NOTES,
     )
 
 
@@ -109,7 +120,8 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
         type=whole(0, 1000),
         default=0,
         metavar="N",
-        help="times that a request comes again after a 429 or 503; default 0",
+        help="times that a request comes again, as the openai SDK sends it: after 429, 5xx or "
+        "when its connection breaks, unless Retry-After is above two minutes; default 0",
     )
     for flag, field, what in (
         ("--first-token-within", "first_token_s", "without its first token"),

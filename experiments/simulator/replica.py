@@ -130,6 +130,7 @@ class SimulatedReplica:
             priority=arrival.priority,
             arrival=ticket.arrival,
             generated=[0] * errand.generated,
+            salt=self._texts.salt(arrival),
         )
         try:
             id = self.scheduler.add(request)

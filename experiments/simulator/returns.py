@@ -1,4 +1,4 @@
-"""Returns: tickets that gateways give up, told to a router."""
+"""Returns: tickets that a gateway gives up, told to a router."""
 
 from experiments.simulator.router import SimulatedRouter
 from experiments.simulator.timeline import Timeline

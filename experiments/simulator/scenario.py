@@ -118,6 +118,9 @@ class Scenario:
         _require(given, "kv_bytes_per_token", size, limit)
         alone = self.routers == 1 or config.autoscaling == "off"
         _require(alone, "routers", self.routers, "1 with autoscaling")
+        # Each would give a tenant its whole limits, and know a part of what it uses.
+        alone = self.routers == 1 or (config.key_file is None and config.access is None)
+        _require(alone, "routers", self.routers, "1 with a key file")
         fewest = config.replicas if config.autoscaling == "off" else self.routers
         limit = f"at most replicas, {fewest}"
         _require(self.routers <= fewest, "routers", self.routers, limit)

@@ -12,6 +12,7 @@ from deployments.engine_config import engine_config
 from deployments.policy_source import with_policies
 from deployments.router_config import SETTLE_HEARTBEATS
 from experiments.loads.load import Load
+from experiments.simulator.allowed import check_allowed
 from experiments.simulator.clients import Clients
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.gateway import SimulatedGateway
@@ -47,7 +48,9 @@ def simulate(
         ConfigError: a policy of the operator's own cannot be read or made.
         PolicyError: its answer cannot be followed; where a server would go on without it, a
             simulation would show something else than that policy.
+        ValueError: see `check_allowed`.
     """
+    check_allowed(scenario.config, load)
     scenario = replace(scenario, config=with_policies(scenario.config))
     with _seldom_collecting():
         return _Simulation(scenario, load, step_time, progress).run()
@@ -83,7 +86,11 @@ class _Simulation:
         begin = -(SETTLE_HEARTBEATS * config.heartbeat_s + 1.0)
         self._timeline = Timeline(begin)
         self._engine = engine_config(config)
-        self._texts = Texts(load, matter=config.prefix_cache or config.by_prefix)
+        self._texts = Texts(
+            load,
+            matter=config.prefix_cache or config.by_prefix,
+            apart=config.access is not None and config.prefix_cache_scope == "tenant",
+        )
         scaler = None if config.autoscaling == "off" else scaler_for(config)
         self._fleet = Fleet(scenario, self._timeline, self._replica, scaler)
         self._routers = [self._router(number) for number in range(scenario.routers)]

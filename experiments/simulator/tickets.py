@@ -36,7 +36,7 @@ class Tickets:
         prefix: tuple[int, ...] = ()
         if self._prefixed:
             tokens = self._texts.prompt(index, arrival) + [0] * generated
-            prefix = prefix_of(tokens, self._info.block_tokens, b"").told
+            prefix = prefix_of(tokens, self._info.block_tokens, self._texts.salt(arrival)).told
         return Ticket(
             # A new name for each life: a late report about an earlier one means nothing then.
             id=f"{index}.{life}" if life else str(index),

@@ -222,6 +222,24 @@ def test_what_is_wrong_is_said_in_one_line(
     assert said.out == ""
 
 
+def test_a_load_of_other_tenants_is_refused_before_anything_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("tenants: {search: {}}\nkeys: {sk-1: search}\n")
+    given = ["--trace", LOAD, "--key-file", str(keys), "--tenants"]
+    assert command.main([*given, "crawl"]) == 1
+    said = capsys.readouterr()
+    assert f"tenant must be one of {keys}, which has search, not 'crawl'" in said.err
+    assert said.out == ""
+    assert command.main([*given, "search"]) == 0
+
+
+def test_help_says_where_a_setting_does_less_than_for_a_server() -> None:
+    told = " ".join(command._parser().format_help().split())
+    assert "In a simulation it only costs" in told
+
+
 def test_ctrl_c_reports_the_runs_that_were_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

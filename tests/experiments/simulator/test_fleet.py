@@ -342,6 +342,7 @@ def test_each_tenant_has_its_router_and_each_router_its_replicas() -> None:
         ({"start_s": -1.0}, "start_s must be a number of seconds from 0, not -1.0"),
         ({"sample_s": 0.0}, "sample_s must be a number of seconds above 0, not 0.0"),
         ({"routers": 3}, "routers must be at most replicas, 2, not 3"),
+        ({"routers": 2, "key_file": "keys"}, "routers must be 1 with a key file, not 2"),
         ({"num_blocks": None}, "num_blocks must be given"),
         ({"swap_gib": 1.0}, "kv_bytes_per_token must be a number of bytes from 1"),
         ({"shard_by": "name"}, "shard_by must be hash or tenant, not 'name'"),

@@ -51,3 +51,14 @@ def test_a_busy_router_gets_fewer_messages_for_as_many_requests() -> None:
     asked = {name: one["router_messages"] - one["reports"] for name, one in
              (("slow", slow), ("quick", quick))}  # fmt: skip
     assert asked["slow"] < asked["quick"] <= 2 * len(requests.arrivals)
+
+
+def test_each_gateway_has_a_message_of_its_own_under_way() -> None:
+    """Fault: one batch for all of them, so that a busy router has less to do than it would."""
+    requests = poisson(100, 2, output_tokens=1)
+    asked = {}
+    for gateways in (1, 4):
+        settings = {"gateways": gateways, "replicas": 4, "report_interval_s": 5.0}
+        counts = run(requests, router_s=0.005, **settings).counts
+        asked[gateways] = counts["router_messages"] - counts["reports"]
+    assert asked[1] < asked[4]

@@ -26,6 +26,7 @@ FLEETS: list[dict[str, Any]] = [
     {"autoscaling": "blocks", "max_replicas": 4, "start_s": 1.0},
     {"placement": "prefix_affinity", "prefix_cache": True},
     {"scheduling_policy": "fcfs", "max_queued": 3, "retries": 2},
+    {"first_token_s": 0.1, "max_queued": 9, "retries": 3, "router_s": 0.02, "gateways": 3},
 ]
 
 

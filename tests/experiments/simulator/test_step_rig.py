@@ -10,16 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deployments.config import ServeConfig
 from engine.engine_config import EngineConfig
 from engine.request import InvalidParam
+from experiments.loads.load import Arrival
 from experiments.simulator import fit, measured_engines
 from experiments.simulator.fitted import Fitted
 from experiments.simulator.measured_engines import Measured
+from experiments.simulator.simulation import simulate
 from experiments.simulator.step_models import load_described
 from experiments.simulator.step_plan import measure
 from experiments.simulator.step_rig import StepRig
+from tests.experiments.simulator.runs import load, scenario
 
 Rig = Callable[[], StepRig]
 
@@ -68,6 +73,50 @@ def test_a_chunk_of_one_token_counts_as_a_decode(rig: StepRig) -> None:
     first, last = rig.step(), rig.step()
     assert (first.prefill, first.decodes) == (16, 0)
     assert (last.prefill, last.pairs, last.decodes, last.context) == (0, 0, 1, 17)
+
+
+class Noted:
+    """Notes what is priced."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[int, int, int, int]] = []
+
+    def seconds(self, prefill: int, pairs: int, decodes: int, context: int) -> float:
+        self.work.append((prefill, pairs, decodes, context))
+        return 0.01
+
+    def copies(self, blocks: int) -> float:
+        raise AssertionError(blocks)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    some=st.lists(
+        st.tuples(st.sampled_from([1, 5, 16, 17, 24, 33]), st.integers(1, 7)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_the_simulator_counts_a_step_as_the_rig_does(
+    rig: StepRig, some: list[tuple[int, int]]
+) -> None:
+    # Guards against: a step that is fitted as one thing and priced as another.
+    rig.drop_all()
+    rig.submit(*some[0])
+    made = [rig.step()]  # whoever is the first does not wait for others
+    for lengths in some[1:]:
+        rig.submit(*lengths)
+    while rig.unfinished:
+        made.append(rig.step())
+    config, noted = rig.config, Noted()
+    fleet = scenario(
+        replicas=1, network_s=0.0, gateway_s=0.0, report_interval_s=1e-9, scheduling_policy="fcfs",
+        admission_preemption=0, max_passes=0, lookahead=100, max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_batch_tokens, prefill_chunk=config.prefill_chunk,
+        num_blocks=config.num_blocks, block_size=config.block_tokens,
+    )  # fmt: skip
+    simulate(fleet, load([Arrival(0.0, *lengths) for lengths in some]), noted)
+    assert noted.work == [(one.prefill, one.pairs, one.decodes, one.context) for one in made]
 
 
 def test_only_the_engines_step_is_timed(rig: StepRig) -> None:
