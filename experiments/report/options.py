@@ -1,6 +1,8 @@
 """Options of a command line that say what becomes of its runs."""
 
 import argparse
+import errno
+import os
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from rich.console import Console
 
 from experiments.report.compare import Comparison
 from experiments.report.needs import Format, require
-from experiments.report.report import Report
+from experiments.report.report import Report, check_names
 from experiments.report.targets import Targets
 from experiments.report.write import DEFAULT_FORMATS, write_report
 from experiments.simulator.outcome import Run
@@ -31,6 +33,23 @@ class Reporting:
     folder: Path | None
     formats: tuple[Format, ...]
     targets: Targets
+
+    def prepare(self, names: Sequence[str]) -> None:
+        """Make the folder and see that the report can be written; best done before a long run.
+
+        Args:
+            names: of the runs that the report will have.
+
+        Raises:
+            ValueError: two of them are the same.
+            OSError: the folder cannot be made or written to.
+        """
+        check_names(names)
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.folder))
 
     def report(
         self,

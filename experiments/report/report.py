@@ -44,12 +44,9 @@ class Report:
         Raises:
             ValueError: there is none, or two have one name.
         """
-        names = [run.name for run in runs]
-        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
         if not runs:
             raise ValueError("a report needs at least one run")
-        if twice:
-            raise ValueError(f"each run of a report needs a name of its own; twice: {twice[0]}")
+        check_names([run.name for run in runs])
         return cls(runs, targets, [summarise(run, targets) for run in runs], comparisons, command)
 
     def overview(self) -> list[Table]:
@@ -79,3 +76,14 @@ class Report:
         """Print the overview: as tables for eyes in a terminal, in Markdown into a pipe."""
         for table in self.overview():
             table.show(console)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Make sure that the runs of a report can be told apart.
+
+    Raises:
+        ValueError: two have one name.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"each run of a report needs a name of its own; twice: {name}")

@@ -6,6 +6,7 @@ from typing import Final
 
 from experiments.report import frame
 from experiments.report.compare import Comparison
+from experiments.report.earlier import remove_report
 from experiments.report.needs import Format, Picture, Rows, require
 from experiments.report.record import write_record
 from experiments.report.report import Report
@@ -36,7 +37,7 @@ def write_report(
 
     Args:
         runs: at least one, each with a name of its own.
-        folder: made if it is not there; files of an earlier report are replaced.
+        folder: made if it is not there; all files of an earlier report are removed.
         targets: the service level that the runs are judged by; the default's if None.
         formats: what to write.
         comparisons: to show as well.
@@ -50,6 +51,7 @@ def write_report(
     require(formats)
     report = Report.of(runs, targets or Targets(), comparisons, command)
     folder.mkdir(parents=True, exist_ok=True)
+    remove_report(folder)
     files: list[Path] = []
     rows: list[Rows] = [format for format in _ROWS if format in formats]
     if rows:

@@ -10,6 +10,7 @@ import pytest
 from experiments.report import gallery, write
 from experiments.report.compare import compare
 from experiments.report.needs import Format, MissingLibrary, require
+from experiments.report.record import read_runs
 from experiments.report.targets import Targets
 from experiments.report.write import write_report
 from experiments.simulator.outcome import Run
@@ -157,6 +158,22 @@ def test_more_runs_than_are_drawn_one_by_one(
     many = [run(f"run {i}", replica_s=float(i), outcomes=[], samples=[]) for i in range(4)]
     write_report(many, tmp_path, formats=["html"])
     assert "3 more are in the tables only" in (tmp_path / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("formats", [["parquet"], ["csv"], ["html"], ["png"], ["svg"]])
+def test_nothing_of_an_earlier_report_stays(formats: list[Format], tmp_path: Path) -> None:
+    """Guards against: rows or plots of other runs that are taken for those of this report."""
+    one, other = run("one"), run("measured", kind="measured")
+    twice = [compare(one, other), compare(run("two"), other)]
+    first = write_report([one, run("two"), other], tmp_path, formats=EVERYTHING, comparisons=twice)
+    mine = [tmp_path / "notes.csv", tmp_path / "plots" / "mine.png"]
+    for file in mine:
+        file.touch()
+    again = write_report([run("one", outcomes=[])], tmp_path, formats=formats)
+    assert len(again) < len(first)
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == {*again, *mine}
+    if set(formats) <= {"csv", "parquet"}:
+        assert [len(run.outcomes) for run in read_runs(tmp_path)] == [0]
 
 
 # ---- what is wrong -----------------------------------------------------------------------------
