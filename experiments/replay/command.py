@@ -17,6 +17,7 @@ from experiments.loads.load import Load
 from experiments.loads.options import add_load_options, add_save_options, load_of
 from experiments.loads.summary import summary
 from experiments.loads.traces import write_trace
+from experiments.replay.against import runs_of_same_load
 from experiments.replay.measured import Measured
 from experiments.replay.options import add_server_options, manner_of
 from experiments.replay.progress import Bar
@@ -26,11 +27,9 @@ from experiments.replay.verdict import verdict
 from experiments.report.compare import compare
 from experiments.report.needs import MissingLibrary
 from experiments.report.options import add_report_options, reporting_of
-from experiments.report.record import RecordError, read_runs
 from experiments.simulator.combinations import CombinationError, simulations_of
 from experiments.simulator.command import simulated
 from experiments.simulator.options import add_client_options, add_fleet_options
-from experiments.simulator.outcome import Run
 
 _INTERRUPTED = 130
 
@@ -71,18 +70,29 @@ def _main(options: argparse.Namespace, command: str) -> int:
     if options.save_load is not None:
         write_trace(load, options.save_load, options.save_as)
         _say(f"wrote {options.save_load}")
-    others = [] if options.against is None else _others(options.against, load)
+    others = [] if options.against is None else runs_of_same_load(options.against, load)
+    scenarios = [] if simulations is None else simulations.scenarios
+    # What is measured cannot be had again: nothing may stand in the way of its report.
+    names = [*(run.name for run in others), *(one.name for one in scenarios), options.name]
+    reporting.prepare(names)
     measured = _replayed(options, load)
     for line in verdict(load, measured):
         _say(line)
+    compared = [run for run in others if run.kind == "simulated"]
+    complete = measured.sent == len(load.arrivals)
+    if compared and not complete:
+        _say(f"the runs of {options.against} are of the whole load: they are not compared")
+        compared = []
     if simulations is not None:
-        others += simulated(simulations, replace(load, arrivals=load.arrivals[: measured.sent]))
+        sent = replace(load, arrivals=load.arrivals[: measured.sent])
+        made = simulated(simulations, sent)
+        others, compared = others + made, compared + made
     runs = [*others, measured.run]
-    comparisons = [compare(run, measured.run) for run in others if run.kind == "simulated"]
+    comparisons = [compare(run, measured.run) for run in compared]
     files = reporting.report(runs, comparisons, command, Console())
     for file in files:
         _say(f"wrote {file}")
-    if measured.sent < len(load.arrivals):
+    if not complete:
         return _INTERRUPTED
     return 0 if measured.tally.ended["ok"] else 1
 
@@ -108,22 +118,6 @@ def _simulates(options: argparse.Namespace) -> bool:
         if getattr(options, action.dest) != action.default:
             raise CombinationError(f"{action.option_strings[0]} is of use with --simulate only")
     return False
-
-
-def _others(folder: Path, load: Load) -> list[Run]:
-    """Return the runs of an earlier report.
-
-    Raises:
-        RecordError: they are not there, or are of another load.
-    """
-    runs = read_runs(folder)
-    for run in runs:
-        if len(run.outcomes) != len(load.arrivals):
-            raise RecordError(
-                f"{folder}: {run.name} is a run of {len(run.outcomes)} requests, "
-                f"but the load has {len(load.arrivals)}"
-            )
-    return runs
 
 
 def _public(argv: Sequence[str]) -> list[str]:

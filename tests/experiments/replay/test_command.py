@@ -1,6 +1,8 @@
 """The command line, against a scripted server in a thread of its own."""
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +11,16 @@ import pytest
 
 from experiments.replay.command import _public, main
 from experiments.report.record import read_runs
+from experiments.simulator.command import main as simulate
 from tests.experiments.replay.scripted import METRICS, Exchange, Scripted
 
 LOAD = "constant:rate=50,seconds=0.1,prompt=4,output=2"
 
 
 async def answer(exchange: Exchange) -> None:
-    """Refuse the urgent."""
+    """Refuse the urgent; the nearly urgent are those at which somebody presses Ctrl-C."""
+    if exchange.body.get("priority") == 8:
+        os.kill(os.getpid(), signal.SIGINT)
     if exchange.body.get("priority") == 9:
         await exchange.error(429, "rate_limit_error", "queue_full")
     else:
@@ -80,6 +85,69 @@ def test_an_earlier_report_stands_beside_it(
     other = LOAD.replace("seconds=0.1", "seconds=0.2")
     assert main(["--trace", other, "--url", str(server.url), "--against", str(tmp_path)]) == 1
     assert "is a run of 5 requests, but the load has 10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "difference"),
+    [
+        (["--rate-scale", "2"], "request 1 came at 0.02 s there, at 0.01 s here"),
+        (["--length-scale", "2"], "request 0 has prompt_tokens 4 there, 8 here"),
+        (["--priorities", "3"], "request 0 has priority 0 there, 3 here"),
+        (["--tenants", "a"], "request 0 has tenant '' there, 'a' here"),
+    ],
+)
+def test_an_earlier_report_of_another_load_is_refused(
+    server: Scripted,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    difference: str,
+) -> None:
+    """Guards against: figures of two loads side by side, since they have as many requests."""
+    out = ["--out", str(tmp_path), "--formats", "csv"]
+    assert simulate(["--trace", LOAD, *out, "--replicas", "1"]) == 0
+    sent = len(server.asked)
+    again = ["--trace", LOAD, "--url", str(server.url), "--against", str(tmp_path)]
+    assert main([*again, *flags]) == 1
+    assert f"1 replica is a run of another load: {difference}" in capsys.readouterr().err
+    assert len(server.asked) == sent
+    assert main([*again, "--rate-scale", "1.0000001"]) == 0  # a trace's format may round so
+
+
+def test_what_stands_in_the_way_of_a_report_is_said_before_anything_is_sent(
+    server: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Guards against: hours of a live server's time without a report in the end."""
+    first, file = tmp_path / "first", tmp_path / "file"
+    file.touch()
+    there = ["--trace", LOAD, "--url", str(server.url)]
+    assert main([*there, "--out", str(first), "--formats", "csv"]) == 0
+    sent = len(server.asked)
+    for flags, message in {
+        ("--against", str(first), "--out", str(tmp_path / "second")): "twice: measured",
+        ("--simulate", "--replicas", "2", "--name", "2 replicas"): "twice: 2 replicas",
+        ("--out", str(file)): f"{file}: File exists",
+        ("--out", str(file / "in")): f"{file / 'in'}: Not a directory",
+    }.items():
+        assert main([*there, *flags]) == 1
+        assert message in capsys.readouterr().err.splitlines()[-1]
+    assert len(server.asked) == sent
+    assert [run.name for run in read_runs(first)] == ["measured"]
+
+
+def test_a_part_is_not_compared_with_the_whole(
+    server: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load, out = tmp_path / "load.csv", tmp_path / "out"
+    load.write_text("at,prompt_tokens,output_tokens,priority\n0,4,2,8\n1000,4,2,8\n")
+    report = ["--out", str(out), "--formats", "csv"]
+    assert simulate(["--trace", str(load), *report, "--replicas", "1"]) == 0
+    beside = ["--against", str(out), "--simulate", "--replicas", "2"]
+    assert main(["--trace", str(load), "--url", str(server.url), *beside]) == 130
+    said = capsys.readouterr()
+    assert f"the runs of {out} are of the whole load: they are not compared" in said.err
+    assert said.out.count("Simulated: ") == 1
+    assert "Simulated: 2 replicas. Measured: measured." in said.out
 
 
 def test_a_simulation_of_the_same_load_stands_beside_it(
