@@ -41,7 +41,7 @@ def with_policies(config: ServeConfig) -> ServeConfig:
     try:
         if placement not in PLACEMENTS:
             source = _source(placement, as_text=False)
-            by_prefix = bool(getattr(own_placement(source, Random(0)), "by_prefix", False))
+            by_prefix = _by_prefix(own_placement(source, Random(0)), source)
             policies = replace(policies, placement=source, by_prefix=by_prefix)
             if by_prefix and not config.prefix_cache:
                 raise PolicyError("goes by prefixes, and prefix_cache is false")
@@ -77,9 +77,21 @@ def own_placement(source: Source, rng: Random) -> PlacementPolicy:
         raise PolicyError(f"{name}() raises {told(error, source.path)}") from error
     try:
         inspect.signature(made.choose).bind(None, None)
-    except TypeError:
+    except (TypeError, ValueError):  # the latter of what is written in C and does not say
         raise PolicyError(f"{name}.choose must take (ticket, fleet)") from None
     return made
+
+
+def _by_prefix(policy: PlacementPolicy, source: Source) -> bool:
+    """Whether it says that it looks at what prompts begin with.
+
+    Raises:
+        PolicyError: to ask it raises.
+    """
+    try:
+        return bool(getattr(policy, "by_prefix", False))
+    except (Exception, SystemExit) as error:
+        raise PolicyError(f"{source.name}.by_prefix raises {told(error, source.path)}") from error
 
 
 def telling(spec: str, logger: Logger) -> Callable[[str], None]:

@@ -9,10 +9,10 @@ from router.ticket import Ticket
 class Guarded:
     """Asks a policy, and takes the freest replica where its answer cannot be followed.
 
-    What cannot be followed is an exception, a replica that is not known or does not take the
-    ticket, and None while some replica takes it: the first two would break the ledger, the last
-    would let requests wait with nothing to wait for. So every request is placed as soon as it can
-    be, whatever the policy does, as long as it returns.
+    What cannot be followed is an exception or an exit, a replica that is not known or does not
+    take the ticket, and None while some replica takes it: the first two would break the ledger,
+    the last would let requests wait with nothing to wait for. So every request is placed as soon
+    as it can be, whatever the policy does, as long as it returns.
 
     It costs one look at the chosen replica beside the policy itself.
     """
@@ -34,7 +34,7 @@ class Guarded:
         """See `router.policy.PlacementPolicy.choose`."""
         try:
             chosen: object = self._policy.choose(ticket, fleet)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return self._instead(f"raised {_spelled(error)}", ticket, fleet)
         if isinstance(chosen, str) and fleet.takes(chosen, ticket):
             return chosen
@@ -50,7 +50,7 @@ class Guarded:
         return fleet.freest(ticket)
 
 
-def _spelled(error: Exception) -> str:
+def _spelled(error: BaseException) -> str:
     """The error in one line, with the line of the policy that led to it."""
     trace = error.__traceback__
     if trace is not None and trace.tb_next is not None:  # past the one that called the policy

@@ -26,7 +26,7 @@ def own_policy(source: Source) -> Policy:
         raise PolicyError(f"{source.name} is not a function, nor a class with a method band")
     try:
         inspect.signature(defined).bind(None, 1, None)
-    except TypeError:
+    except (TypeError, ValueError):  # the latter of what is written in C and does not say
         raise PolicyError(f"{name} must take (demand, target, settings)") from None
     return _Checked(defined)
 

@@ -35,7 +35,7 @@ def read(path: str) -> Iterator[Arrival]:
         if time < first:
             raise row.error("TIMESTAMP", "no earlier than that of the first line")
         at = order.next(row, "TIMESTAMP", (time - first) / _NS)
-        yield Arrival(at, row.integer("ContextTokens", 1), row.integer("GeneratedTokens", 1))
+        yield Arrival(at, row.tokens("ContextTokens"), row.tokens("GeneratedTokens"))
 
 
 def _nanoseconds(row: Row) -> int:

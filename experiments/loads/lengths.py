@@ -7,8 +7,7 @@ from random import Random
 from typing import Protocol
 
 from experiments.loads.errors import SpecError
-
-_MOST = 10**7  # tokens; more are a slip
+from experiments.loads.limits import MOST_TOKENS
 
 
 class Length(Protocol):
@@ -50,7 +49,8 @@ class Lognormal:
 
     def draw(self, rng: Random) -> int:
         """Return one."""
-        return min(_MOST, max(1, round(rng.lognormvariate(math.log(self.median), self.sigma))))
+        drawn = rng.lognormvariate(math.log(self.median), self.sigma)
+        return min(MOST_TOKENS, max(1, round(drawn)))
 
 
 class Lengths(Protocol):
@@ -113,8 +113,8 @@ def _tokens(name: str, text: str) -> int:
         value = int(text)
     except ValueError:
         value = 0
-    if not 1 <= value <= _MOST:
-        raise SpecError(f"{name} must be a whole number from 1 to {_MOST}, not {text!r}")
+    if not 1 <= value <= MOST_TOKENS:
+        raise SpecError(f"{name} must be a whole number from 1 to {MOST_TOKENS}, not {text!r}")
     return value
 
 

@@ -66,8 +66,8 @@ def read(path: str, dialect: Dialect) -> Iterator[Arrival]:
         _one_turn(row, sessions)
         yield Arrival(
             at=order.next(row, "timestamp", (time - first) / dialect.units),
-            prompt_tokens=row.integer("input_length", 1),
-            output_tokens=row.integer("output_length", 1),
+            prompt_tokens=row.tokens("input_length"),
+            output_tokens=row.tokens("output_length"),
             priority=_priority(row),
             tenant=row.text("tenant") if "tenant" in row.values else "",
             pieces=row.names("hash_ids") if row.values.get("hash_ids") is not None else (),
@@ -126,7 +126,7 @@ def _one_turn(row: Row, sessions: dict[str, int]) -> None:
 
 def _priority(row: Row) -> int:
     if "priority" in row.values:
-        return row.integer("priority", -(2**31))
+        return row.priority("priority")
     extra = row.values.get("extra")
     if extra is None:
         return 0
@@ -134,6 +134,6 @@ def _priority(row: Row) -> int:
         raise row.error("extra", "an object")
     if "priority" not in extra:
         return 0
-    return Row(row.path, row.line, {"extra.priority": extra["priority"]}).integer(
-        "extra.priority", -(2**31)
+    return Row(row.path, row.line, {"extra.priority": extra["priority"]}).priority(
+        "extra.priority"
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
 
 from experiments.loads.errors import TraceError
+from experiments.loads.limits import LEAST_PRIORITY, MOST_PRIORITY, MOST_TOKENS
 
 _SHOWN = 60  # characters of a value that an error repeats
 
@@ -39,12 +40,23 @@ class Row:
         said = shown(self.values[field]) if field in self.values else None
         return TraceError(self.path, self.line, field, said, limit)
 
-    def integer(self, field: str, least: int) -> int:
-        """Return a whole number, at least ``least``.
+    def tokens(self, field: str) -> int:
+        """Return a length, from 1 to `MOST_TOKENS`.
 
         Raises:
             TraceError: it is not one.
         """
+        return self._integer(field, 1, MOST_TOKENS)
+
+    def priority(self, field: str) -> int:
+        """Return a priority, from `LEAST_PRIORITY` to `MOST_PRIORITY`.
+
+        Raises:
+            TraceError: it is not one.
+        """
+        return self._integer(field, LEAST_PRIORITY, MOST_PRIORITY)
+
+    def _integer(self, field: str, least: int, most: int) -> int:
         value = self.values[field]
         if self.table:
             value = _number(value, int)
@@ -52,6 +64,8 @@ class Row:
             raise self.error(field, "an integer")
         if value < least:
             raise self.error(field, f"at least {least}")
+        if value > most:
+            raise self.error(field, f"at most {most}")
         return value
 
     def number(self, field: str) -> float:

@@ -48,9 +48,9 @@ def _arrival(row: Row, order: Order) -> Arrival:
     given = {name for name, value in row.values.items() if value}
     return Arrival(
         at=order.next(row, "at", row.number("at")),
-        prompt_tokens=row.integer("prompt_tokens", 1),
-        output_tokens=row.integer("output_tokens", 1),
-        priority=row.integer("priority", -(2**31)) if "priority" in given else 0,
+        prompt_tokens=row.tokens("prompt_tokens"),
+        output_tokens=row.tokens("output_tokens"),
+        priority=row.priority("priority") if "priority" in given else 0,
         tenant=row.text("tenant") if "tenant" in given else "",
         pieces=row.names("pieces") if "pieces" in given else (),
     )
@@ -59,7 +59,7 @@ def _arrival(row: Row, order: Order) -> Arrival:
 def _piece_tokens(row: Row, before: int | None) -> int | None:
     if not row.values.get("piece_tokens"):
         return before
-    size = row.integer("piece_tokens", 1)
+    size = row.tokens("piece_tokens")
     if before not in (None, size):
         raise row.error("piece_tokens", f"{before}, as before")
     return size

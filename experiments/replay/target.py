@@ -44,7 +44,7 @@ def base_url(text: str) -> URL:
     """Return a server's address as `Target` wants it.
 
     Raises:
-        TargetError: it is none.
+        TargetError: it is none, or has a name and password in it.
     """
     wrong = TargetError(f"--url must be as http://127.0.0.1:8000, not {text!r}")
     try:
@@ -52,6 +52,9 @@ def base_url(text: str) -> URL:
         fine = url.scheme in ("http", "https") and bool(url.host) and url.port is not None
     except ValueError:
         raise wrong from None
+    if url.user is not None or url.password is not None:
+        # The address is in every report.
+        raise TargetError("--url must be without a name and password; --api-key takes a key")
     if not fine or url.query_string or url.fragment:
         raise wrong
     return url

@@ -25,6 +25,7 @@ from experiments.simulator.time_table import AXES, TimeTable
 About: TypeAlias = Mapping[str, str | int | float | None]
 COLUMNS: Final = (*AXES, "milliseconds")
 _SCALARS: Final = ("fixed", "decode", "pair", "context", "copy", "copy_block")
+_MOST: Final = 10**12  # tokens or sequences; far above them a number no longer fits a float
 _GPUS: Final = re.compile(r"(?:(\d+)x)?(.+)")
 
 
@@ -185,27 +186,7 @@ def _table(fields: "_Fields") -> TimeTable:
 
 def _read_csv(path: Path) -> Described:
     """Read a table whose rows are nodes in any order: every combination exactly once."""
-    cells: dict[tuple[int, int, int], float] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
-        header = tuple(name.strip() for name in next(reader, []))
-        if header != COLUMNS:
-            raise StepTimeError(f"{path}:1: the columns are {header}, not {COLUMNS}")
-        for row in reader:
-            if not row:
-                continue
-            at = f"{path}:{reader.line_num}"
-            if len(row) != len(COLUMNS):
-                raise StepTimeError(f"{at}: {len(row)} values, not {len(COLUMNS)}")
-            try:
-                node, value = (int(row[0]), int(row[1]), int(row[2])), float(row[3])
-            except ValueError as error:
-                raise StepTimeError(f"{at}: {error}") from None
-            if node in cells:
-                raise StepTimeError(f"{at}: {dict(zip(AXES, node, strict=True))} is there twice")
-            if not 0.0 < value < math.inf:
-                raise StepTimeError(f"{at}: milliseconds is {row[3]}, not a number above 0")
-            cells[node] = value
+    cells = _cells(path)
     axes = [tuple(sorted({node[i] for node in cells})) for i in range(3)]
     nodes = [(p, d, c) for p in axes[0] for d in axes[1] for c in axes[2]]
     for node in nodes:
@@ -216,6 +197,42 @@ def _read_csv(path: Path) -> Described:
     except ValueError as error:
         raise StepTimeError(f"{path}: {error}") from None
     return Described(table, f"table, {path.name}")
+
+
+def _cells(path: Path) -> dict[tuple[int, int, int], float]:
+    """Read the milliseconds of each node."""
+    cells: dict[tuple[int, int, int], float] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        try:
+            header = tuple(name.strip() for name in next(reader, []))
+            if header != COLUMNS:
+                raise StepTimeError(f"{path}:1: the columns are {header}, not {COLUMNS}")
+            for row in reader:
+                if row:
+                    _add(cells, row, f"{path}:{reader.line_num}")
+        except csv.Error as error:
+            raise StepTimeError(f"{path}:{reader.line_num}: {error}") from None
+        except UnicodeDecodeError as error:
+            # Text is decoded in blocks: how far the reader was says nothing.
+            raise StepTimeError(f"{path}: is not UTF-8 text: {error}") from None
+    return cells
+
+
+def _add(cells: dict[tuple[int, int, int], float], row: list[str], at: str) -> None:
+    if len(row) != len(COLUMNS):
+        raise StepTimeError(f"{at}: {len(row)} values, not {len(COLUMNS)}")
+    try:
+        node, value = (int(row[0]), int(row[1]), int(row[2])), float(row[3])
+    except ValueError as error:
+        raise StepTimeError(f"{at}: {error}") from None
+    if max(node) > _MOST:
+        raise StepTimeError(f"{at}: a node has a number above {_MOST}")
+    if node in cells:
+        raise StepTimeError(f"{at}: {dict(zip(AXES, node, strict=True))} is there twice")
+    if not 0.0 < value < math.inf:
+        raise StepTimeError(f"{at}: milliseconds is {row[3]}, not a number above 0")
+    cells[node] = value
 
 
 class _Fields:
@@ -245,11 +262,16 @@ class _Fields:
     def number(self, value: Any, name: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise StepTimeError(f"{self._path}: {name} has {value!r}, not a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise StepTimeError(f"{self._path}: {name} is too large for a number") from None
 
     def whole(self, value: Any, name: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise StepTimeError(f"{self._path}: {name} has {value!r}, not a whole number")
+        if value > _MOST:
+            raise StepTimeError(f"{self._path}: {name} has a number above {_MOST}")
         return value
 
     def no_more(self) -> None:
@@ -260,7 +282,7 @@ class _Fields:
 def _object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StepTimeError(f"{path}: {error}") from None
     if not isinstance(value, dict):
         raise StepTimeError(f"{path}: not a JSON object")

@@ -145,6 +145,16 @@ CHOOSES = "def choose(self, ticket, fleet): pass"
             f"class Mine:\n    def __init__(self): 1 / 0\n    {CHOOSES}",
             r"Mine\(\) raises ZeroDivisionError in line 2: division by zero",
         ),
+        (
+            "placement",
+            "class Mine:\n    choose = max",
+            r"Mine.choose must take \(ticket, fleet\)",
+        ),
+        (
+            "placement",
+            f"class Mine:\n    by_prefix = property(lambda self: 1 / 0)\n    {CHOOSES}",
+            r"Mine.by_prefix raises ZeroDivisionError in line 2: division by zero",
+        ),
         ("placement", "import nothing", "raises ModuleNotFoundError in line 1: No module named"),
         ("autoscaling", "Mine = 3", "Mine is not a function, nor a class with a method band"),
     ],

@@ -1,6 +1,7 @@
 """Whatever a policy answers, nothing breaks, nothing is lost and nothing hangs."""
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ WRONG: dict[str, tuple[Callable[[Ticket, Fleet], Any], str]] = {
     "full": (lambda *_: "full", "chose 'full', which does not take the ticket"),
     "nobody": (lambda *_: None, "chose no replica, although 'a' takes the ticket"),
     "raises": (lambda *_: 1 / 0, r"raised ZeroDivisionError in line \d+: division by zero"),
+    "leaves": (lambda *_: sys.exit(3), r"raised SystemExit in line \d+: 3"),
     "asks wrongly": (
         lambda _, fleet: fleet.free_blocks("x"),
         r"raised KeyError in line \d+: 'x'",

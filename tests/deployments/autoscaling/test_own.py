@@ -46,6 +46,7 @@ def test_an_object_of_a_class_remembers() -> None:
         ("mine = 3", "mine is not a function, nor a class with a method band"),
         ("class mine: pass", "mine is not a function, nor a class with a method band"),
         ("def mine(demand): pass", r"mine must take \(demand, target, settings\)"),
+        ("mine = max", r"mine must take \(demand, target, settings\)"),
         (
             "class mine:\n    def band(self): pass",
             r"mine.band must take \(demand, target, settings\)",

@@ -26,6 +26,14 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         base_url(text)
 
 
+@pytest.mark.parametrize("who", ["me:secret", "me", ":secret"])
+def test_an_address_with_a_password_is_refused_without_showing_it(who: str) -> None:
+    """Guards against: a password in a report, which shows the address."""
+    with pytest.raises(TargetError, match="--url must be without a name and password") as caught:
+        base_url(f"https://{who}@a/?b")
+    assert "secret" not in str(caught.value)
+
+
 def test_a_request_has_its_tenants_key_or_the_common_one() -> None:
     target = Target(URL("http://a/"), "m", "sk-all", {"search": "sk-search"})
     assert target.headers("search")["Authorization"] == "Bearer sk-search"

@@ -113,6 +113,9 @@ FIT_TEXT, TABLE_TEXT = fitted_json(FITTED, {}), table_json(TABLE, {})
         (broken(FIT_TEXT, speed=3), "unknown: speed"),
         (broken(FIT_TEXT, about=3), "about is 3"),
         (FIT_TEXT.replace("0.008", "NaN"), "fixed is nan"),
+        (FIT_TEXT.replace("0.008", "1" + "0" * 400), "fixed is too large for a number"),
+        (broken(TABLE_TEXT, prefill=[0, 10**400]), "prefill has a number above 10{12}$"),
+        ("[" * 100_000, "recursion"),
         (broken(TABLE_TEXT, milliseconds=[[[1]]]), "milliseconds is not a list of 2"),
         (broken(TABLE_TEXT, milliseconds=[[[1]], [[1]]]), r"milliseconds\[0\] is not a list of 3"),
         (broken(TABLE_TEXT, prefill=[5, 2]), r"prefill is \[5, 2\]"),
@@ -136,11 +139,14 @@ def test_a_broken_file_is_told_by_its_name_and_field(tmp_path: Path, text: str, 
         (CSV + "0,1,0,4\n", "bad.csv:6: .*is there twice"),
         (CSV + "0,16,0,4\n", "bad.csv: .*'decodes': 16.* is missing"),
         (CSV.splitlines()[0], "bad.csv: prefill is"),
+        (CSV + "9" * 200_000 + ",1,0,4\n", "bad.csv:6: field larger than field limit"),
+        (CSV + "9" * 400 + ",1,0,4\n", "bad.csv:6: a node has a number above 10{12}$"),
+        (CSV.replace("20.5", "é").encode("latin-1"), "bad.csv: is not UTF-8 text"),
     ],
 )
-def test_a_broken_table_is_told_by_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_broken_table_is_told_by_its_line(tmp_path: Path, text: str | bytes, said: str) -> None:
     file = tmp_path / "bad.csv"
-    file.write_text(text)
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(StepTimeError, match=said):
         load_step_time(str(file))
 
