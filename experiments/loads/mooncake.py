@@ -134,6 +134,4 @@ def _priority(row: Row) -> int:
         raise row.error("extra", "an object")
     if "priority" not in extra:
         return 0
-    return Row(row.path, row.line, {"extra.priority": extra["priority"]}).priority(
-        "extra.priority"
-    )
+    return Row(row.path, row.line, {"extra.priority": extra["priority"]}).priority("extra.priority")

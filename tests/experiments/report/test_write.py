@@ -1,6 +1,7 @@
 """A report in a folder: the same bytes for the same runs, and a page that stands alone."""
 
 import re
+import shutil
 import xml.etree.ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -160,19 +161,17 @@ def test_more_runs_than_are_drawn_one_by_one(
     assert "3 more are in the tables only" in (tmp_path / "report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("formats", [["parquet"], ["csv"], ["html"], ["png"], ["svg"]])
-def test_nothing_of_an_earlier_report_stays(formats: list[Format], tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["csv", "parquet", "html"])
+def test_nothing_of_an_earlier_report_stays(folder: Path, tmp_path: Path, format: Format) -> None:
     """Guards against: rows or plots of other runs that are taken for those of this report."""
-    one, other = run("one"), run("measured", kind="measured")
-    twice = [compare(one, other), compare(run("two"), other)]
-    first = write_report([one, run("two"), other], tmp_path, formats=EVERYTHING, comparisons=twice)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "plots" / "compared-ttft-2.svg").touch()  # of a report with two comparisons
     mine = [tmp_path / "notes.csv", tmp_path / "plots" / "mine.png"]
     for file in mine:
         file.touch()
-    again = write_report([run("one", outcomes=[])], tmp_path, formats=formats)
-    assert len(again) < len(first)
-    assert {file for file in tmp_path.rglob("*") if file.is_file()} == {*again, *mine}
-    if set(formats) <= {"csv", "parquet"}:
+    files = write_report([run(NASTY, outcomes=[])], tmp_path, formats=[format])
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == {*files, *mine}
+    if format != "html":
         assert [len(run.outcomes) for run in read_runs(tmp_path)] == [0]
 
 
