@@ -74,6 +74,8 @@ def _main(options: argparse.Namespace, command: str) -> int:
     scenarios = [] if simulations is None else simulations.scenarios
     # What is measured cannot be had again: nothing may stand in the way of its report.
     names = [*(run.name for run in others), *(one.name for one in scenarios), options.name]
+    if simulations is not None:
+        simulations.check(load)
     reporting.prepare(names)
     measured = _replayed(options, load)
     for line in verdict(load, measured):

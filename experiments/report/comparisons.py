@@ -61,14 +61,13 @@ def ladder(summaries: Sequence[Summary], scales: Scales, targets: Targets) -> Pl
     """Percentiles of the time to first token of each run, by priority if there are several."""
     several = len(scales.priorities) > 1
     rows: list[_Row] = []
-    for i, summary in enumerate(summaries, 1):
-        rows.append(_Row(f"{i}  {short(summary.run, 48)}", None, 0))
-        groups = {group.name: group for group in summary.priorities}
-        for k, priority in enumerate(scales.priorities):
-            group = groups.get(str(priority)) if several else summary.all
-            if group is not None:
-                rows.append(_Row(str(priority) if several else "", group.ttft_s, k))
-    rows = rows[:_MOST_ROWS]
+    shown = 0
+    for summary in summaries:
+        of_run = _rows(shown + 1, summary, scales)
+        if len(rows) + len(of_run) > _MOST_ROWS:
+            break
+        rows += of_run
+        shown += 1
 
     def draw(area: Area) -> None:
         (axes,) = panels(area, left=30)
@@ -87,12 +86,26 @@ def ladder(summaries: Sequence[Summary], scales: Scales, targets: Targets) -> Pl
     parts = [
         f"{s.run}: median {number(s.all.ttft_s.p50)} s, p90 {number(s.all.ttft_s.p90)} s, "
         f"p99 {number(s.all.ttft_s.p99)} s"
-        for s in summaries
+        for s in summaries[:shown]
         if s.all.ttft_s is not None
     ]
     alt = f"{'; '.join(parts) or 'No request was answered'}."
     title = "Time to first token by priority" if several else "Time to first token"
+    if shown < len(summaries):
+        title += f", of the first {shown} of {len(summaries)} runs"
     return Plot("ttft", title, alt, WIDTH, 52 + 13.0 * len(rows), draw)
+
+
+def _rows(place: int, summary: Summary, scales: Scales) -> list["_Row"]:
+    """Return what a run takes: a row for its name, and one for each priority that it has."""
+    several = len(scales.priorities) > 1
+    rows = [_Row(f"{place}  {short(summary.run, 48)}", None, 0)]
+    groups = {group.name: group for group in summary.priorities}
+    for k, priority in enumerate(scales.priorities):
+        group = groups.get(str(priority)) if several else summary.all
+        if group is not None:
+            rows.append(_Row(str(priority) if several else "", group.ttft_s, k))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ def test_what_stands_in_the_way_of_a_report_is_said_before_anything_is_sent(
     for flags, message in {
         ("--against", str(first), "--out", str(tmp_path / "second")): "twice: measured",
         ("--simulate", "--replicas", "2", "--name", "2 replicas"): "twice: 2 replicas",
+        ("--simulate", "--replicas", "2", "--priorities", "4000"): "priority must be from",
         ("--out", str(file)): f"{file}: File exists",
         ("--out", str(file / "in")): f"{file / 'in'}: Not a directory",
     }.items():
