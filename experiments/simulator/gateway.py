@@ -106,20 +106,19 @@ class SimulatedGateway:
 
     # ---- tickets ----------------------------------------------------------------------
 
-    def _place(self, going_on: tuple[Errand, int]) -> None:
-        """Ask the router for another replica, for a try that is not over."""
-        errand, tries = going_on
-        if not errand.over and errand.tries == tries:
+    def _place(self, errand: Errand) -> None:
+        """Ask the router for another replica."""
+        if not errand.over:
             self._ask(errand, 0.0)
 
     def _ask(self, errand: Errand, delay_s: float) -> None:
         """Ask the router for a replica, with a new ticket, in so many seconds."""
-        ticket = errand.ticket = self._tickets.of(errand)
+        errand.ticket = self._tickets.of(errand)
         errand.lives += 1
         errand.going_on = True
         errand.taken = False
         router = self._router_of(errand)
-        router.send(router.acquire, (errand, ticket.id), delay_s)
+        router.send(router.acquire, errand, delay_s)
 
     def _router_of(self, errand: Errand) -> SimulatedRouter:
         return self._routers[self._shard(errand)]
@@ -172,7 +171,7 @@ class SimulatedGateway:
             errand.outcome.attempts += 1
         elif refusal.kind is RefusalKind.QUEUE_FULL:
             router = self._router_of(errand)
-            router.send(router.bounced, (errand, key), back_s)
+            router.send(router.bounced, errand, back_s)
         else:
             self._timeline.after(back_s, self.refused, (errand, key, refusal))
 
@@ -184,7 +183,7 @@ class SimulatedGateway:
         goes_on = refusal.kind is RefusalKind.NO_REPLICA and errand.generated
         if goes_on and not self._without(errand).over:
             router = self._router_of(errand)
-            router.send(router.acquire, (errand, key), _ASK_AGAIN_S)
+            router.send(router.acquire, errand, _ASK_AGAIN_S)
             return
         self._turn_away(errand, refusal)
 
@@ -281,7 +280,7 @@ class SimulatedGateway:
                 continue
             self.drained += left
             self.resumed += not left
-            self._place((errand, errand.tries))
+            self._place(errand)
 
     def given_up(self, name: str) -> None:
         """The router has given a replica up by itself, and all that it had with it."""
@@ -304,7 +303,7 @@ class SimulatedGateway:
         if patience.over:
             self._turn_away(errand, unavailable(self._rng))
         else:
-            self._timeline.after(patience.pause_s(), self._place, (errand, errand.tries))
+            self._timeline.after(patience.pause_s(), self._place, errand)
 
     def _without(self, errand: Errand) -> Patience:
         """Its replica is gone, or could not be reached; return for how long that is borne."""

@@ -121,7 +121,8 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="times that a request comes again, as the openai SDK sends it: after 429, 5xx or "
-        "when its connection breaks, unless Retry-After is above two minutes; default 0",
+        "when its connection breaks, unless it is told not to, or to wait for over two minutes; "
+        "default 0",
     )
     for flag, field, what in (
         ("--first-token-within", "first_token_s", "without its first token"),

@@ -130,11 +130,10 @@ class SimulatedRouter:
         self._free_at = max(self._timeline.now, self._free_at) + self._router_s
         self._timeline.at(self._free_at, *message)
 
-    def acquire(self, asked: tuple[Errand, str]) -> None:
-        """Place a ticket of an errand, or queue it, or refuse it; not one that was given up."""
-        errand, key = asked
+    def acquire(self, errand: Errand) -> None:
+        """Place an errand's newest ticket, or queue it, or refuse it."""
         ticket = errand.ticket
-        if ticket is None or ticket.id != key:
+        if ticket is None:
             return
         self._lookout.asked()
         self._ask_for_replicas()
@@ -146,18 +145,18 @@ class SimulatedRouter:
             answer = (errand, ticket.id, refusal_of(error))
             self._timeline.after(self._network_s, self._desk.refused, answer)
 
-    def bounced(self, asked: tuple[Errand, str]) -> None:
-        """The replica had no room for a ticket of an errand: place it again."""
-        errand, key = asked
-        if not errand.holds(key):
+    def bounced(self, errand: Errand) -> None:
+        """The replica had no room for an errand's ticket: place it again."""
+        ticket = errand.ticket
+        if ticket is None:
             return
-        self._asked[key] = errand
+        self._asked[ticket.id] = errand
         try:
-            self._settle(self.core.bounced(key))
+            self._settle(self.core.bounced(ticket.id))
         except UnknownTicket:
             # The replica was lost meanwhile. It had a place.
             errand.again()
-            self.acquire(asked)
+            self.acquire(errand)
 
     def release(self, tickets: Mapping[str, bool]) -> None:
         """Give up tickets; True for one whose end was seen."""
