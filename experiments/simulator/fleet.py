@@ -245,7 +245,7 @@ class Fleet:
         now = self._timeline.now
         try:
             wanted, self._state = scaler.decide(newest, self.wanted, now, self._state)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             config = self._scenario.config
             own = None if config.policies is None else config.policies.autoscaling
             if own is None:

@@ -43,3 +43,13 @@ def test_an_own_policy_decides_how_many_replicas_there_are(tmp_path: Path) -> No
     )
     scaled = run(LOAD, autoscaling=f"{path}:three", scale_up_cooldown_s=1.0, start_s=1.0)
     assert max(sample.serving for sample in scaled.samples) == 3
+
+
+@pytest.mark.parametrize("ends", ["1 / 0", "raise SystemExit(3)"])
+def test_an_own_policy_that_fails_ends_a_simulation_with_its_line(
+    tmp_path: Path, ends: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"def mine(demand, target, settings):\n    {ends}\n")
+    with pytest.raises(PolicyError, match=r"mine\.py:mine: \w+ in line 2: "):
+        run(LOAD, autoscaling=f"{path}:mine")
