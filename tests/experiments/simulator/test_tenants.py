@@ -35,15 +35,17 @@ def test_all_find_it_where_all_share_or_nobody_knows_tenants() -> None:
     assert cached("abab", None) == [0, 64, 64, 64]
 
 
-def test_the_router_sends_a_tenant_where_its_own_is() -> None:
+@pytest.mark.parametrize(("tenant", "replicas", "found"), [("a", 1, 64), ("b", 2, 0)])
+def test_the_router_sends_a_tenant_where_its_own_is(tenant: str, replicas: int, found: int) -> None:
     """Fault: it is told of prefixes by other names than replicas have for them."""
     fleet = scenario(prefix_cache=True, placement="prefix_affinity")
     fleet = replace(fleet, config=fleet.config.with_access(ACCESS))
     # The first still runs when the second comes, so the other replica has more room.
     first = Arrival(0.0, 70, 400, 0, "a", (1, 2, 3, 4))
-    outcomes = simulate(fleet, load([first, replace(first, at=2.0)]), Linear()).outcomes
-    assert len({one.replica for one in outcomes}) == 1
-    assert [one.cached_tokens for one in outcomes] == [0, 64]
+    second = replace(first, at=2.0, tenant=tenant)
+    outcomes = simulate(fleet, load([first, second]), Linear()).outcomes
+    assert len({one.replica for one in outcomes}) == replicas
+    assert [one.cached_tokens for one in outcomes] == [0, found]
 
 
 @pytest.mark.parametrize(
