@@ -71,17 +71,6 @@ def missed(targets: Targets, head: str = "missed") -> Measure:
     )
 
 
-def turned_away() -> Measure:
-    """Share of the requests that were refused or failed."""
-    return Measure(
-        "turned_away",
-        "turned away",
-        "%",
-        lambda run: _share(sum(o.status != "ok" for o in run.outcomes), len(run.outcomes)),
-        100.0,
-    )
-
-
 def cached() -> Measure:
     """Share of the prompts' tokens that a prefix cache had."""
     return Measure(

@@ -15,8 +15,7 @@ def table(
     title: str,
     settings: Sequence[str],
     keys: Sequence[str],
-    heads: tuple[str, str] = ("", ""),
-    shorten: str = "",
+    heads: tuple[str, str],
 ) -> Table:
     """Return a row for each setting and variant, and a column for each measure.
 
@@ -25,18 +24,16 @@ def table(
         title: what it shows.
         settings: which; in this order.
         keys: of the measures, from left to right.
-        heads: of the first two columns, setting and variant; an empty one is left out.
-        shorten: is left out where a setting begins with it.
+        heads: of the first two columns, setting and variant.
     """
     measures = {measure.key: measure for measure in findings.measures}
-    columns = [Column(head, text=True) for head in heads if head]
+    columns = [Column(head, text=True) for head in heads]
     columns += [Column(measures[key].head, measures[key].unit) for key in keys]
     rows: list[list[str]] = []
     for setting in settings:
         for i, variant in enumerate(findings.variants(setting)):
             # Said once for all rows of a setting.
-            names = ["" if i else setting.removeprefix(shorten), variant]
-            row = [name for name, head in zip(names, heads, strict=True) if head]
+            row = ["" if i else setting, variant]
             for key in keys:
                 found = findings.range(setting, variant, key)
                 row.append(NOTHING if found is None else found.text(measures[key].shown))
