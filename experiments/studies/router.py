@@ -167,15 +167,12 @@ def _plots(findings: Findings) -> Sequence[Plot]:
             if one.startswith(begin)
         ]
 
-    fleets = dict.fromkeys(one.split(", ")[0] for one in findings.settings if "replicas, " in one)
-    # The last are the largest; small ones have nothing to show.
-    large = [one for one in fleets if not one.startswith("shards")][-2:]
     panels = [
-        Panel(f"{fleet}: {what}", key, points(fleet), "requests/s", far=far, target=target)
-        for fleet in large
-        for what, key, far, target in (
-            ("placed after, median, s", "wait_50", True, None),
-            ("messages/s; dashed: all it can do", "router_messages", False, 1 / MESSAGE_S),
+        Panel(f"{fleet}: placed after, p99, s", "wait_99", points(fleet), "requests/s", far=True)
+        for fleet in dict.fromkeys(
+            one.split(", ")[0]
+            for one in findings.settings
+            if not one.startswith(("shards", "evenness"))
         )
     ]
     return [lines(findings, "router-busy", "How long the router takes to place", panels)]
