@@ -40,7 +40,7 @@ _WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def _cases(given: Given) -> Iterator[Case]:
-    replicas, seconds, warm_s = (1, 40.0, 0.0) if given.quick else (4, 240.0, 30.0)
+    replicas, seconds, warm_s = (1, 150.0, 0.0) if given.quick else (4, 240.0, 30.0)
     time = step_time()
     longer = scaled(given.loads["conversation"], output=LONGER)
     fleet = config(replicas, num_blocks=BLOCKS)
