@@ -62,3 +62,10 @@ def test_in_a_crowd_nobody_is_passed_by_those_that_come_later_than_aging_allows(
         assert passed <= high * aging_s + 0.002  # arrivals are told in whole milliseconds
         # Strict order would let them pass for as long as the crowd lasts.
         assert (passed > 0.9 * high * aging_s) == reached
+
+
+def test_the_latest_that_passed_counts_and_not_the_last() -> None:
+    passed = Outcome(0, 1.0, 0, "", 1, placed_at=9.0)
+    latest = Outcome(1, 5.0, 2, "", 1, placed_at=6.0)
+    last = Outcome(2, 3.0, 2, "", 1, placed_at=8.0)
+    assert longest_passed_s([passed, latest, last], 0, 2) == 4.0
