@@ -95,7 +95,14 @@ class SimulatedGateway:
     def arrived(self, errand: Errand) -> None:
         """A request has come to a gateway."""
         errand.came_at = self._timeline.now
-        scenario = self._scenario
+        scenario, arrival = self._scenario, errand.arrival
+        if arrival.prompt_tokens + arrival.output_tokens > scenario.context:
+            # Not cut: whoever names a length counts on it.
+            refusal = Refusal(
+                RefusalKind.TOO_LONG, current=arrival.prompt_tokens, limit=scenario.context
+            )
+            self._end(errand, Refused(refusal))
+            return
         for limit_s, limit in ((scenario.first_token_s, FIRST_TOKEN), (scenario.end_s, END)):
             if limit_s is not None:
                 self._timeline.after(limit_s, self._out_of_time, (errand, errand.tries, limit))

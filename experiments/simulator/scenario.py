@@ -137,6 +137,11 @@ class Scenario:
         return self.config.max_model_len or max(2, self.blocks * self.config.block_size)
 
     @property
+    def context(self) -> int:
+        """Tokens, prompt and answer together, above which gateways let no request in."""
+        return min(self.max_model_len, self.blocks * self.config.block_size)
+
+    @property
     def slots(self) -> int:
         """Blocks that a replica's host memory has room for."""
         if not self.config.swap_gib or self.kv_bytes_per_token is None:

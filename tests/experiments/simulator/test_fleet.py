@@ -178,12 +178,15 @@ def test_all_blocks_are_free_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_never_fits_is_turned_away_at_once() -> None:
-    requests = load([Arrival(0.0, 10, 10), Arrival(0.1, 10, 100_000), Arrival(0.2, 4_000, 10)])
-    first, second, third = run(requests, max_model_len=3_000).outcomes
-    assert first.status == "ok"
-    assert (second.status, second.output_tokens) == ("ok", 2_990)  # the context is full
-    assert (third.status, third.attempts) == ("failed", 0)
-    assert third.reason.startswith("invalid_request_error")
+    """Fault: an answer that is cut, where the server says 400."""
+    lengths = [(10, 2_990), (10, 2_991), (10, 100_000), (4_000, 10)]
+    requests = load([Arrival(place / 10, *both) for place, both in enumerate(lengths)])
+    for limits in ({"max_model_len": 3_000}, {"num_blocks": 100, "block_size": 30}):
+        first, *others = run(requests, retries=2, **limits).outcomes
+        assert (first.status, first.output_tokens) == ("ok", 2_990)
+        for one in others:
+            assert (one.status, one.attempts, one.output_tokens) == ("failed", 0, 0)
+            assert one.reason == "invalid_request_error/context_length_exceeded"
 
 
 def test_a_full_queue_is_429_and_a_client_that_comes_back_is_served() -> None:
