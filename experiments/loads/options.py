@@ -10,7 +10,7 @@ from experiments.arguments import number, whole
 from experiments.loads.changes import capped, repeated, scaled, window
 from experiments.loads.load import Load
 from experiments.loads.rules import with_priorities, with_tenants
-from experiments.loads.spec import KINDS, is_spec, load_of_spec
+from experiments.loads.spec import KINDS, load_named
 from experiments.loads.traces import FORMATS, WRITTEN, read_trace
 
 # What makes another load of a trace, and its default.
@@ -130,8 +130,8 @@ def _name(name: str, options: argparse.Namespace) -> str:
 
 
 def _plain(options: argparse.Namespace) -> Load:
-    if options.format is None and is_spec(options.trace):
-        return load_of_spec(options.trace, _rng(options.seed, "load"))
+    if options.format is None:
+        return load_named(options.trace, _rng(options.seed, "load"))
     return read_trace(options.trace, options.format)
 
 

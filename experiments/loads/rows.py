@@ -143,8 +143,8 @@ def opened(path: str) -> Iterator[IO[str]]:
             with io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text:
                 yield text
     except OSError as error:  # gzip's own is one too
-        limit = "a file that can be read"
-        raise TraceError(path, None, "", str(error.strerror or error), limit) from None
+        limit = f"a file that can be read ({error.strerror or error})"
+        raise TraceError(path, None, "", None, limit) from None
     except (EOFError, zlib.error) as error:
         raise TraceError(path, None, "", f"broken: {error}", "a whole gzip file") from None
     except UnicodeDecodeError as error:

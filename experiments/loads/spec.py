@@ -125,6 +125,22 @@ def is_spec(text: str) -> bool:
     return text.partition(":")[0] in _KINDS
 
 
+def load_named(text: str, rng: Random) -> Load:
+    """Return the load that a text means: one that is made up, or the trace of that path.
+
+    Raises:
+        SpecError: as `load_of_spec`; or it names neither a kind of load nor a file.
+        TraceError: the file is wrong.
+    """
+    if is_spec(text):
+        return load_of_spec(text, rng)
+    kind, colon, _ = text.partition(":")
+    if colon and not Path(text).exists():
+        kinds = ", ".join(KINDS)
+        raise SpecError(f"{text} is no file, and a load must be one of {kinds}, not {kind!r}")
+    return read_trace(text)
+
+
 def load_of_spec(text: str, rng: Random) -> Load:
     """Make up a load.
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 
 from deployments.config import ServeConfig
@@ -135,7 +135,7 @@ def _combinations(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, 
 
 def _replicas(options: argparse.Namespace) -> list[_Choice]:
     """Return the fleets: of a fixed size, or as each policy has it between bounds."""
-    counts: list[Count] = options.replicas
+    counts: list[Count] = list(dict.fromkeys(chain.from_iterable(options.replicas)))
     policies = _without_repeats(options.policy or [_POLICY])
     bounded = [count for count in counts if not count.fixed]
     if options.policy and not bounded and not set(policies) <= set(_NO_POLICY):

@@ -140,8 +140,9 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 def _add_compared(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--replicas",
+        nargs="+",
         type=_counts,
-        default=[Count(2, 2, fixed=True)],
+        default=[[Count(2, 2, fixed=True)]],
         metavar="LIST",
         help="8; or 4,8,16: one run each; or 4..64: as a --policy decides; default 2",
     )

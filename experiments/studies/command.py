@@ -12,8 +12,7 @@ from rich.console import Console
 from deployments.flags import Parser
 from experiments.loads.errors import LoadError
 from experiments.loads.load import Load
-from experiments.loads.spec import is_spec, load_of_spec
-from experiments.loads.traces import read_trace
+from experiments.loads.spec import is_spec, load_named
 from experiments.report.drawing import save
 from experiments.report.needs import MissingLibrary, require
 from experiments.studies.findings import Findings
@@ -116,7 +115,7 @@ def loads_of(study: Study, given: Sequence[str], *, quick: bool) -> Mapping[str,
         raise LoadError(f"{study.name} reads {len(study.traces)} traces, not {len(texts)}: "
                         f"{_traces_of(study)}")  # fmt: skip
     return {
-        trace.name: load_of_spec(text, Random(0)) if is_spec(text) else read_trace(text)
+        trace.name: load_named(text, Random(0))
         for trace, text in zip(study.traces, texts, strict=True)
     }
 

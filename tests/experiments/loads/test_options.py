@@ -99,5 +99,5 @@ def test_what_no_load_can_have_is_refused(
 
 
 def test_no_such_trace_is_one_line() -> None:
-    with pytest.raises(LoadError, match=r"^no-such-kind:rate=1: must be a file"):
+    with pytest.raises(LoadError, match=r"^no-such-kind:rate=1 is no file, and a load must"):
         load("no-such-kind:rate=1")

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.loads.errors import SpecError, TraceError
 from experiments.loads.load import Load
-from experiments.loads.spec import is_spec, load_of_spec
+from experiments.loads.spec import is_spec, load_named, load_of_spec
 
 FIXED = "prompt=10,output=2"
 
@@ -159,3 +159,11 @@ def test_a_path_is_no_spec() -> None:
     assert is_spec("poisson")
     assert not is_spec("poisson.csv")
     assert not is_spec("./trace.jsonl")
+
+
+def test_a_slip_in_a_kind_names_the_kinds(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="poison:rate=1 is no file, and a load must be one of con"):
+        load_named("poison:rate=1", Random(0))
+    there = tmp_path / "a:b.csv"
+    there.write_text("at,prompt_tokens,output_tokens\n0,1,1\n")
+    assert len(load_named(str(there), Random(0)).arrivals) == 1

@@ -45,7 +45,7 @@ def test_it_is_a_command_of_tidegate(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_each_combination_is_a_run(runs: Callable[..., list[Run]]) -> None:
-    names = [one.name for one in runs("--replicas", "1,2", "--scheduling", "fcfs", "strict")]
+    names = [one.name for one in runs("--replicas", "1,2", "1", "--scheduling", "fcfs", "strict")]
     assert names == [
         "1 replica, fcfs",
         "1 replica, strict",
@@ -199,7 +199,7 @@ def test_the_load_can_be_kept_for_other_tools(tmp_path: Path) -> None:
         (["--router", "nearest"], 1, "placement"),
         (["--replicas", "1..2", "--policy", "best"], 1, "autoscaling"),
         (["--routers", "3"], 1, "routers must be at most replicas, 2, not 3"),
-        (["--trace", "none.csv"], 1, "none.csv: must be a file that can be read, not No such file"),
+        (["--trace", "none.csv"], 1, "none.csv: must be a file that can be read (No such file"),
         (["--trace", "poisson:rate=1"], 1, "seconds of poisson must be given"),
         (["--priorities", "x:1"], 1, "a priority must be a whole number, not 'x'"),
         (["--save-load", "/no/such/folder/load"], 1, "/no/such/folder/load: No such file or dire"),
