@@ -99,7 +99,7 @@ def ladder(summaries: Sequence[Summary], scales: Scales, targets: Targets) -> Pl
 def _rows(place: int, summary: Summary, scales: Scales) -> list["_Row"]:
     """Return what a run takes: a row for its name, and one for each priority that it has."""
     several = len(scales.priorities) > 1
-    rows = [_Row(f"{place}  {short(summary.run, 48)}", None, 0)]
+    rows = [_Row(f"{place}:  {short(summary.run, 48)}", None, 0)]
     groups = {group.name: group for group in summary.priorities}
     for k, priority in enumerate(scales.priorities):
         group = groups.get(str(priority)) if several else summary.all
@@ -155,7 +155,7 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[st
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     for heap in _heaps(places):
         numbers = ", ".join(str(i + 1) for i in heap)
-        texts = [f"{numbers}  {names[heap[0]]}", numbers] if len(heap) == 1 else [numbers]
+        texts = [f"{numbers}: {names[heap[0]]}", numbers] if len(heap) == 1 else [numbers]
         for text, side, box in _boxes(texts, places[heap[0]]):
             inside = box[0] >= 0 and box[2] <= width and box[1] >= 0 and box[3] <= height
             if inside and not any(_overlap(box, other) for other in taken):

@@ -43,7 +43,8 @@ def fleet(run: Run, summary: Summary, scales: Scales, name: str = "fleet") -> Pl
         _line(replicas, run, lambda s: s.serving, 0, "serving", step=True)
         if any(s.starting for s in run.samples):
             _line(replicas, run, lambda s: s.starting, 2, "starting", step=True)
-        _line(replicas, run, lambda s: s.wanted, 1, "wanted", step=True)
+        if run.kind == "simulated":  # no live server tells
+            _line(replicas, run, lambda s: s.wanted, 1, "wanted", step=True)
         count_axis(replicas, scales.replicas)
         waiting.set_title("Requests that wait")
         _line(waiting, run, lambda s: s.queued, 1, "in the router")

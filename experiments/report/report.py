@@ -51,10 +51,13 @@ class Report:
 
     def overview(self) -> list[Table]:
         """Return the tables that answer most questions."""
-        priorities = tables.by_priority(self.summaries)
-        found = [tables.overview(self.summaries, self.targets)]
-        found += [] if priorities is None else [priorities]
-        return found + [comparison.table() for comparison in self.comparisons]
+        found = [
+            tables.overview(self.summaries, self.targets),
+            tables.reasons(self.summaries),
+            tables.by_priority(self.summaries),
+            *(comparison.table() for comparison in self.comparisons),
+        ]
+        return [table for table in found if table is not None]
 
     def details(self) -> list[Table]:
         """Return all other tables of figures."""

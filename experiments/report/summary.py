@@ -1,12 +1,13 @@
 """Summary: a run in a few dozen figures."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from experiments.report.percentiles import Spread
 from experiments.report.targets import Targets
-from experiments.simulator.outcome import Outcome, Run
+from experiments.simulator.outcome import Outcome, Run, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class Group:
         name: of the group, such as a priority or a tenant.
         requests: how many there are: answered, refused and failed together.
         within: that met every target; one that was not answered in full met none.
-        moved: that were placed on more than one replica.
+        moved: that were placed on more than one replica; None for a measured run, since a live
+            server does not tell.
         prompt_tokens: of the answered requests.
         cached_tokens: of these, found in a prefix cache.
         output_tokens: that clients got, those of answers that broke off included.
@@ -34,7 +36,7 @@ class Group:
     refused: int
     failed: int
     within: int
-    moved: int
+    moved: int | None
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -69,6 +71,7 @@ class Summary:
         all: its requests.
         priorities: the same by priority, most urgent first.
         tenants: the same by tenant, by name.
+        reasons: how many requests ended otherwise than answered, by how and why; most first.
         tokens_per_s: output tokens by the run's seconds; None for a run without time.
         replica_hours: that were paid for.
         busy_share: part of these in which a replica computed; None without replicas.
@@ -86,6 +89,7 @@ class Summary:
     all: Group
     priorities: Sequence[Group]
     tenants: Sequence[Group]
+    reasons: Mapping[tuple[Status, str], int]
     tokens_per_s: float | None
     replica_hours: float
     busy_share: float | None
@@ -100,7 +104,11 @@ class Summary:
 
 def summarise(run: Run, targets: Targets) -> Summary:
     """Return the run in figures."""
-    everything = _group("all", run.outcomes, targets)
+
+    def group(name: str, outcomes: Sequence[Outcome]) -> Group:
+        return _group(name, outcomes, targets, tells_moves=run.kind == "simulated")
+
+    everything = group("all", run.outcomes)
     priorities = _split(run.outcomes, lambda outcome: outcome.priority)
     tenants = _split(run.outcomes, lambda outcome: outcome.tenant)
     samples = run.samples
@@ -111,10 +119,9 @@ def summarise(run: Run, targets: Targets) -> Summary:
         load=run.load,
         seconds=run.seconds,
         all=everything,
-        priorities=[
-            _group(str(key), priorities[key], targets) for key in sorted(priorities, reverse=True)
-        ],
-        tenants=[_group(key, tenants[key], targets) for key in sorted(tenants)],
+        priorities=[group(str(key), priorities[key]) for key in sorted(priorities, reverse=True)],
+        tenants=[group(key, tenants[key]) for key in sorted(tenants)],
+        reasons=_reasons(run.outcomes),
         tokens_per_s=_ratio(everything.output_tokens, run.seconds),
         replica_hours=run.replica_s / 3600,
         busy_share=_ratio(run.busy_s, run.replica_s),
@@ -135,7 +142,12 @@ def _split(outcomes: Iterable[Outcome], key: Callable[[Outcome], Any]) -> dict[A
     return parts
 
 
-def _group(name: str, outcomes: Sequence[Outcome], targets: Targets) -> Group:
+def _reasons(outcomes: Iterable[Outcome]) -> dict[tuple[Status, str], int]:
+    found = Counter((one.status, one.reason) for one in outcomes if one.status != "ok")
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _group(name: str, outcomes: Sequence[Outcome], targets: Targets, *, tells_moves: bool) -> Group:
     answered = [outcome for outcome in outcomes if outcome.status == "ok"]
     return Group(
         name=name,
@@ -144,7 +156,7 @@ def _group(name: str, outcomes: Sequence[Outcome], targets: Targets) -> Group:
         refused=sum(outcome.status == "refused" for outcome in outcomes),
         failed=sum(outcome.status == "failed" for outcome in outcomes),
         within=sum(targets.met(outcome) for outcome in answered),
-        moved=sum(outcome.attempts > 1 for outcome in outcomes),
+        moved=sum(outcome.attempts > 1 for outcome in outcomes) if tells_moves else None,
         prompt_tokens=sum(outcome.prompt_tokens for outcome in answered),
         cached_tokens=sum(outcome.cached_tokens for outcome in answered),
         output_tokens=sum(outcome.output_tokens for outcome in outcomes),

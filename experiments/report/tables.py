@@ -10,6 +10,7 @@ from experiments.report.texts import NOTHING, count, milliseconds, number, setti
 from experiments.simulator.outcome import Run
 
 _MOST_GROUPS = 20
+_MOST_REASONS = 20
 _RUN = Column("Run", text=True)
 
 
@@ -52,6 +53,35 @@ def overview(summaries: Sequence[Summary], targets: Targets) -> Table:
     return Table("Overview", columns, rows, note)
 
 
+def reasons(summaries: Sequence[Summary]) -> Table | None:
+    """Why requests of each run were refused or failed; None if none was."""
+    columns = [
+        _RUN,
+        Column("Requests that", text=True),
+        Column("Reason", text=True),
+        Column("Requests"),
+        Column("Share"),
+    ]
+    rows = [
+        [
+            summary.run,
+            "were refused" if status == "refused" else "failed",
+            reason or NOTHING,
+            count(many),
+            share(summary.all.share(many)),
+        ]
+        for summary in summaries
+        for (status, reason), many in list(summary.reasons.items())[:_MOST_REASONS]
+    ]
+    if not rows:
+        return None
+    note = "Reason: an error's type and code, as in the API. Share: of all requests of the run."
+    left_out = max(len(summary.reasons) for summary in summaries) - _MOST_REASONS
+    if left_out > 0:
+        note += f" The {_MOST_REASONS} most frequent of each run; up to {left_out} more."
+    return Table("Why requests were refused or failed", columns, rows, note)
+
+
 def requests(summaries: Sequence[Summary]) -> Table:
     """How each run's requests ended, and their tokens."""
     columns = [
@@ -83,8 +113,9 @@ def requests(summaries: Sequence[Summary]) -> Table:
             ]
         )
     note = (
-        "Moved: placed on more than one replica. Prompt tokens are those of answered requests, "
-        "output tokens all that clients got. Time: until the last answer's end."
+        "Moved: placed on more than one replica; a live server does not tell. Prompt tokens are "
+        "those of answered requests, output tokens all that clients got. Time: until the last "
+        "answer's end."
     )
     return Table("Requests and tokens", columns, rows, note)
 

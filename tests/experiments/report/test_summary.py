@@ -57,13 +57,20 @@ def test_the_parts_add_up_to_the_whole(runs: list[Run]) -> None:
     for one in runs:
         found = summarise(one, TARGETS)
         assert found.all.requests == len(one.outcomes)
+        assert sum(found.reasons.values()) == found.all.refused + found.all.failed
         for groups in (found.priorities, found.tenants):
-            for name in ("requests", "answered", "refused", "failed", "within", "moved",
+            for name in ("requests", "answered", "refused", "failed", "within",
                          "prompt_tokens", "cached_tokens", "output_tokens"):  # fmt: skip
                 assert sum(getattr(group, name) for group in groups) == getattr(found.all, name)
         for group in (found.all, *found.priorities, *found.tenants):
             assert group.answered + group.refused + group.failed == group.requests
             assert group.within <= group.answered
+
+
+def test_whether_requests_moved_is_not_said_where_nobody_tells() -> None:
+    """Guards against: "0 moved" of a live server, on which requests did move."""
+    found = summarise(run(kind="measured"), TARGETS)
+    assert [one.moved for one in (found.all, *found.priorities, *found.tenants)] == [None] * 5
 
 
 def test_the_most_urgent_comes_first_by_number_not_by_letter() -> None:

@@ -1,5 +1,7 @@
 """Tables: each says what it should of a run whose figures are known."""
 
+from dataclasses import replace
+
 from experiments.report import tables
 from experiments.report.summary import summarise
 from experiments.report.table import Table
@@ -28,6 +30,33 @@ def test_the_overview() -> None:
     assert (row["Requests"], row["Answered"], row["On target"]) == ("4", "50.0%", "25.0%")
     assert (row["TTFT p50"], row["TPOT p50"], row["Tokens/s"]) == ("0.500", "20.0", "1.20")
     assert (row["Replica-hours"], row["Busy"]) == ("0.006", "25.0%")
+
+
+def test_why_requests_were_not_answered() -> None:
+    """Guards against: "50% answered", and no word of why."""
+    outcomes = [*run().outcomes]
+    outcomes += [replace(outcomes[2], index=i) for i in range(4, 6)]
+    table = tables.reasons([summarise(run(outcomes=outcomes), TARGETS)])
+    assert table is not None
+    assert table.rows == [
+        ["a run", "were refused", "rate_limit_error/queue_full", "3", "50.0%"],
+        ["a run", "failed", "-", "1", "16.7%"],
+    ]
+    fine = run(outcomes=outcomes[:2])
+    assert tables.reasons([summarise(fine, TARGETS)]) is None
+
+
+def test_of_many_reasons_the_most_frequent_are_shown() -> None:
+    outcomes = [replace(run().outcomes[2], index=i, reason=f"r{i % 25:02}") for i in range(49)]
+    table = tables.reasons([summarise(run(outcomes=outcomes), TARGETS)])
+    assert table is not None
+    assert [row[2] for row in table.rows] == [f"r{i:02}" for i in range(20)]
+    assert "5 more" in table.note
+
+
+def test_what_a_live_server_does_not_tell_is_no_number() -> None:
+    (row,) = cells(tables.requests([summarise(run(kind="measured"), TARGETS)])).values()
+    assert row["Moved"] == "-"
 
 
 def test_times_say_their_unit() -> None:

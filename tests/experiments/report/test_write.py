@@ -136,6 +136,16 @@ def test_every_picture_says_what_it_shows(read: _Reader) -> None:
     assert any("half within 0.500 s" in (said or "") for said in read.pictures)
 
 
+def test_why_requests_were_refused_is_on_the_page(page: str) -> None:
+    assert page.count("<td>rate_limit_error/queue_full</td>") == 2
+
+
+def test_only_what_a_server_tells_is_drawn_of_it(tmp_path: Path) -> None:
+    for kind, times in (("simulated", 1), ("measured", 0)):
+        write_report([run(kind=kind)], tmp_path, formats=["svg"])
+        assert (tmp_path / "plots" / "fleet.svg").read_text("utf-8").count(">wanted<") == times
+
+
 def test_colours_follow_the_page(page: str) -> None:
     drawn = page[page.index("<body>") :]
     assert "var(--series-1)" in drawn
