@@ -57,8 +57,11 @@ class Reporting:
         comparisons: Sequence[Comparison],
         command: str,
         console: Console,
+        missing: int = 0,
     ) -> list[Path]:
         """Print the overview and write the files; returns these.
+
+        ``missing`` runs were to be there as well, had nobody interrupted.
 
         Raises:
             ValueError: there is no run, or two have one name.
@@ -74,6 +77,7 @@ class Reporting:
             formats=self.formats,
             comparisons=comparisons,
             command=command,
+            missing=missing,
         )
 
 

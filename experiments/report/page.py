@@ -44,6 +44,7 @@ def render(report: Report) -> str:
         loads=loads,
         targets=str(report.targets),
         command=report.command,
+        missing=report.missing,
         # As the plots of all runs number them.
         numbers={run.name: i for i, run in enumerate(report.runs, 1)} if several else {},
         runs=report.runs,

@@ -23,6 +23,7 @@ class Report:
         summaries: of the runs, in their order.
         comparisons: of simulated runs with measured ones.
         command: that made the report; may be empty.
+        missing: runs that there would be as well, had nobody interrupted.
     """
 
     runs: Sequence[Run]
@@ -30,6 +31,7 @@ class Report:
     summaries: Sequence[Summary]
     comparisons: Sequence[Comparison]
     command: str
+    missing: int
 
     @classmethod
     def of(
@@ -38,6 +40,7 @@ class Report:
         targets: Targets,
         comparisons: Sequence[Comparison] = (),
         command: str = "",
+        missing: int = 0,
     ) -> "Report":
         """Summarise the runs.
 
@@ -47,7 +50,8 @@ class Report:
         if not runs:
             raise ValueError("a report needs at least one run")
         check_names([run.name for run in runs])
-        return cls(runs, targets, [summarise(run, targets) for run in runs], comparisons, command)
+        summaries = [summarise(run, targets) for run in runs]
+        return cls(runs, targets, summaries, comparisons, command, missing)
 
     def overview(self) -> list[Table]:
         """Return the tables that answer most questions."""

@@ -27,6 +27,7 @@ def write_report(
     formats: Collection[Format] = DEFAULT_FORMATS,
     comparisons: Sequence[Comparison] = (),
     command: str = "",
+    missing: int = 0,
 ) -> list[Path]:
     """Write what the runs say into a folder; returns the files. The same runs give the same bytes.
 
@@ -42,6 +43,7 @@ def write_report(
         formats: what to write.
         comparisons: to show as well.
         command: that led here, as the page shows it.
+        missing: runs that were to be in the report as well, had it not been interrupted.
 
     Raises:
         ValueError: there is no run, or two have one name.
@@ -49,7 +51,7 @@ def write_report(
         OSError: the folder cannot be written to.
     """
     require(formats)
-    report = Report.of(runs, targets or Targets(), comparisons, command)
+    report = Report.of(runs, targets or Targets(), comparisons, command, missing)
     folder.mkdir(parents=True, exist_ok=True)
     remove_report(folder)
     files: list[Path] = []

@@ -69,9 +69,10 @@ def _main(options: argparse.Namespace, command: str) -> int:
     runs = simulated(simulations, load)
     if not runs:
         raise KeyboardInterrupt
-    for file in reporting.report(runs, (), command, Console()):
+    missing = len(simulations.scenarios) - len(runs)
+    for file in reporting.report(runs, (), command, Console(), missing):
         _say(f"wrote {file}")
-    if missing := len(simulations.scenarios) - len(runs):
+    if missing:
         _say(f"interrupted: {missing} of {len(simulations.scenarios)} runs are not in the report")
         return _INTERRUPTED
     return 0

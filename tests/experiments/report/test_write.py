@@ -140,6 +140,12 @@ def test_why_requests_were_refused_is_on_the_page(page: str) -> None:
     assert page.count("<td>rate_limit_error/queue_full</td>") == 2
 
 
+def test_the_page_says_that_runs_are_missing(page: str, tmp_path: Path) -> None:
+    assert "interrupted" not in page
+    write_report([run()], tmp_path, formats=["html"], missing=3)
+    assert "1 run; interrupted before 3 more" in (tmp_path / "report.html").read_text("utf-8")
+
+
 def test_only_what_a_server_tells_is_drawn_of_it(tmp_path: Path) -> None:
     for kind, times in (("simulated", 1), ("measured", 0)):
         write_report([run(kind=kind)], tmp_path, formats=["svg"])
