@@ -57,19 +57,13 @@ def reasons(summaries: Sequence[Summary]) -> Table | None:
     """Why requests of each run were refused or failed; None if none was."""
     columns = [
         _RUN,
-        Column("Requests that", text=True),
-        Column("Reason", text=True),
+        Column("Ended", text=True),
         Column("Requests"),
         Column("Share"),
+        Column("Reason", text=True),
     ]
     rows = [
-        [
-            summary.run,
-            "were refused" if status == "refused" else "failed",
-            reason or NOTHING,
-            count(many),
-            share(summary.all.share(many)),
-        ]
+        [summary.run, status, count(many), share(summary.all.share(many)), reason or NOTHING]
         for summary in summaries
         for (status, reason), many in list(summary.reasons.items())[:_MOST_REASONS]
     ]
