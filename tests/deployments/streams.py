@@ -6,7 +6,6 @@ seconds to get its turn.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -108,12 +107,6 @@ class Watch:
         """The names of the replicas that the router knows."""
         prefix = "replica_report_age_seconds{"
         return {name for name in await self.metrics() if name.startswith(prefix)}
-
-    async def placed(self) -> Counter[str]:
-        """How many requests each replica got since the router started."""
-        prefix = "requests_placed_total{"
-        page = await self.metrics()
-        return Counter({k: round(v) for k, v in page.items() if k.startswith(prefix)})
 
     async def idle(self) -> bool:
         """Nothing runs, nothing waits, all blocks are free."""

@@ -41,9 +41,7 @@ SETTINGS: dict[str, Any] = {
     "silent_s": SILENT_S,
     "drain_s": 2.0,
 }
-# A policy that is read from a file, and none of those that the server knows by name.
-ROUND_ROBIN = Path(__file__).parents[2] / "experiments" / "policies" / "round_robin.py"
-CHANGED = {**SETTINGS, "aging_seconds": 7.0, "placement": f"{ROUND_ROBIN}:RoundRobin"}
+CHANGED = {**SETTINGS, "aging_seconds": 7.0}
 
 
 @pytest.fixture(scope="module")
@@ -299,10 +297,6 @@ async def test_a_redeploy_under_steady_load_fails_no_request(
     await redeploy
     assert rounds > len(bodies)
     assert not before & await watch.replicas()
-    first = await watch.placed()
-    for _ in range(2 * REPLICAS):
-        await ask(http, request("Hi", 1))
-    assert [*(await watch.placed() - first).values()] == [2] * REPLICAS
 
 
 async def test_streams_are_whole_when_three_replicas_become_one(
