@@ -27,13 +27,18 @@ class Row:
         path: the file, for errors.
         line: from 1.
         values: by column or key; text in a table, JSON's types in JSON.
-        table: it is from a table, where numbers are written as text.
+        header: the line that names the columns, in a table, where numbers are written as text.
     """
 
     path: str
     line: int
     values: Values
-    table: bool = False
+    header: int | None = None
+
+    @property
+    def table(self) -> bool:
+        """Whether it is from a table."""
+        return self.header is not None
 
     def error(self, field: str, limit: str) -> TraceError:
         """Return the error that a field's value is not what it must be."""
@@ -113,13 +118,14 @@ class Row:
         Raises:
             TraceError: one of ``needed`` is not there, or one is there that is not ``known``.
         """
+        line = self.line if self.header is None else self.header
         for name in needed:
             if name not in self.values:
-                raise TraceError(self.path, self.line, name, None, "there: it is missing")
+                raise TraceError(self.path, line, name, None, "there: it is missing")
         for name in self.values:
             if name not in known:
                 limit = f"left out: known are {', '.join(known)}"
-                raise TraceError(self.path, self.line, name, None, limit)
+                raise TraceError(self.path, line, name, None, limit)
 
 
 def shown(value: object) -> str:
@@ -179,14 +185,14 @@ def table_rows(path: str) -> Iterator[Row]:
     with opened(path) as text:
         reader = csv.reader(text, strict=True)
         columns: list[str] | None = None
-        before = 0
+        before = header = 0
         try:
             for fields in reader:
                 line, before = before + 1, reader.line_num
                 if not fields:
                     continue
                 if columns is None:
-                    columns = [field.strip() for field in fields]
+                    header, columns = line, [field.strip() for field in fields]
                     if len(set(columns)) < len(columns):
                         limit = "columns of different names"
                         raise TraceError(path, line, "", shown(",".join(columns)), limit)
@@ -194,7 +200,7 @@ def table_rows(path: str) -> Iterator[Row]:
                     limit = f"{len(columns)} fields, one for each column"
                     raise TraceError(path, line, "", f"{len(fields)}", limit)
                 else:
-                    yield Row(path, line, dict(zip(columns, fields, strict=True)), table=True)
+                    yield Row(path, line, dict(zip(columns, fields, strict=True)), header)
         except csv.Error as error:
             raise TraceError(path, reader.line_num, "", str(error), "a line of a table") from None
 
