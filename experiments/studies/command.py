@@ -125,14 +125,19 @@ def _traces_of(study: Study) -> str:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """Return the command that was given, with names of files and not where they are."""
+    """Return the command that was given, without where on this machine files are.
+
+    A folder that is not given as seen from where the command runs becomes that of the
+    documentation.
+    """
     words = ["tidegate", "study", options.name]
     if options.trace:
         names = [text if is_spec(text) else Path(text).name for text in options.trace]
         words += ["--trace", *names]
     words += ["--seeds", str(options.seeds)] if options.seeds != 3 else []
     words += ["--quick"] if options.quick else []
-    return shlex.join([*words, "--out", "docs/experiments"])
+    out = "docs/experiments" if Path(options.out).is_absolute() else options.out
+    return shlex.join([*words, "--out", out])
 
 
 def _seeds(text: str) -> int:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.studies import command
 from experiments.studies.command import main
 
 QUICK = ["priorities", "--quick", "--seeds", "1"]
@@ -25,6 +26,16 @@ def test_it_prints_tables_and_updates_a_page(
         assert f"({plot.name})" in text
         assert plot.stat().st_size < 150_000
     assert len(list(tmp_path.glob("*.svg"))) == text.count("![")
+
+
+@pytest.mark.parametrize(
+    ("out", "told"), [("mine/here", "mine/here"), ("/where/ever", "docs/experiments")]
+)
+def test_a_page_says_the_command_that_made_it(out: str, told: str) -> None:
+    # Guards against: a command that writes elsewhere, and a path of one machine in a page.
+    options = command.parser().parse_args([*QUICK, "--out", out])
+    made = "tidegate study priorities --seeds 1 --quick"
+    assert command._command(options) == f"{made} --out {told}"
 
 
 @pytest.mark.parametrize(
