@@ -1,6 +1,6 @@
 """Measures what a step costs on this machine, and writes a model that the simulator takes.
 
-``python -m experiments.simulator.fit --out FILE.json`` drives the real engine, with the settings
+``tidegate simulate --fit --out FILE.json`` drives the real engine, with the settings
 that ``tidegate serve`` would give it, through steps of all sizes.
 """
 
@@ -37,6 +37,7 @@ SETTINGS: Final = (
     "max_num_batched_tokens", "prefill_chunk", "block_size", "num_blocks", "allow_variance",
 )  # fmt: skip
 """Settings that decide what a step is made of and what it costs."""
+_NAME: Final = "tidegate simulate --fit"
 HELD_OUT: Final = 4  # of so many episodes one is kept to judge by
 
 
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         model, about = model_of(made, config, options.seed)
     except (ConfigError, ModelError, InvalidParam, ValueError, RuntimeError) as error:
-        print(f"fit: {error}", file=sys.stderr)
+        print(f"{_NAME}: {error}", file=sys.stderr)
         return 1
     Path(options.out).write_text(fitted_json(model, about), encoding="utf-8")
     if options.steps is not None:
@@ -157,7 +158,12 @@ def _cpu_names() -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="fit", description=__doc__)
+    parser = Parser(
+        prog=_NAME,
+        description="Measure what a step costs on this machine, and write a model that tidegate "
+        "simulate --step-time takes: drives the real engine, with the settings that tidegate serve "
+        "would give it, through steps of all sizes.",
+    )
     parser.add_argument("model", metavar="MODEL", nargs="?", help=help_of("model"))
     parser.add_argument("--out", required=True, metavar="FILE.json", help="where the model goes")
     parser.add_argument(

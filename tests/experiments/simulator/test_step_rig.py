@@ -203,4 +203,6 @@ def test_a_model_that_is_not_there_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fit.main([str(tmp_path), "--out", str(tmp_path / "x.json")]) == 1
-    assert "no config.json" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("tidegate simulate --fit: ")
+    assert "no config.json" in said
