@@ -1,8 +1,12 @@
-"""Numbers on a command line, each with its limits."""
+"""Arguments of a command line: numbers, each with its limits, and what does not go together."""
 
 import argparse
 import math
 from collections.abc import Callable
+
+
+class CombinationError(ValueError):
+    """Two options do not go together; one line."""
 
 
 def number(least: float, most: float) -> Callable[[str], float]:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from experiments.arguments import number, whole
+from experiments.arguments import CombinationError, number, whole
 from experiments.loads.changes import capped, repeated, scaled, window
 from experiments.loads.load import Load
 from experiments.loads.rules import with_priorities, with_tenants
 from experiments.loads.spec import KINDS, load_named
-from experiments.loads.traces import FORMATS, WRITTEN, read_trace
+from experiments.loads.traces import FORMATS, WRITTEN, Written, read_trace
 
 # What makes another load of a trace, and its default.
 _CHANGES: Final[Mapping[str, object]] = {
@@ -84,10 +84,23 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_save_options(parser: argparse.ArgumentParser) -> None:
-    """Give a command ``--save-load`` and ``--as``, for `write_trace`."""
+    """Give a command the options that `save_of` reads."""
     group = parser.add_argument_group("to send the load with other tools")
     group.add_argument("--save-load", metavar="FILE", help="write the load, changed as asked for")
-    group.add_argument("--as", dest="save_as", choices=WRITTEN, default="csv", help="how")
+    group.add_argument("--as", dest="save_as", choices=WRITTEN, help="how; default csv")
+
+
+def save_of(options: argparse.Namespace) -> tuple[str, Written] | None:
+    """Return the file that the load goes to and its format, for `write_trace`; None for no file.
+
+    Raises:
+        CombinationError: there is a format and no file.
+    """
+    if options.save_load is not None:
+        return options.save_load, options.save_as or "csv"
+    if options.save_as is not None:
+        raise CombinationError(f"--as {options.save_as} needs --save-load FILE")
+    return None
 
 
 def load_of(options: argparse.Namespace, say: Callable[[str], None] = lambda _: None) -> Load:

@@ -12,9 +12,10 @@ import uvloop
 from rich.console import Console
 
 from deployments.flags import Parser
+from experiments.arguments import CombinationError
 from experiments.loads.errors import LoadError
 from experiments.loads.load import Load
-from experiments.loads.options import add_load_options, add_save_options, load_of
+from experiments.loads.options import add_load_options, add_save_options, load_of, save_of
 from experiments.loads.summary import summary
 from experiments.loads.traces import write_trace
 from experiments.replay.against import runs_of_same_load
@@ -27,7 +28,7 @@ from experiments.replay.verdict import verdict
 from experiments.report.compare import compare
 from experiments.report.needs import MissingLibrary
 from experiments.report.options import add_report_options, reporting_of
-from experiments.simulator.combinations import CombinationError, simulations_of
+from experiments.simulator.combinations import simulations_of
 from experiments.simulator.command import simulated
 from experiments.simulator.options import add_client_options, add_fleet_options
 
@@ -61,15 +62,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _main(options: argparse.Namespace, command: str) -> int:
-    reporting = reporting_of(options)
+    reporting, save = reporting_of(options), save_of(options)
     simulations = simulations_of(options) if _simulates(options) else None
     load = load_of(options, _say)
     if not load.arrivals:
         raise LoadError(f"{load.name} has no request")
     _say(summary(load))
-    if options.save_load is not None:
-        write_trace(load, options.save_load, options.save_as)
-        _say(f"wrote {options.save_load}")
+    if save is not None:
+        write_trace(load, *save)
+        _say(f"wrote {save[0]}")
     others = [] if options.against is None else runs_of_same_load(options.against, load)
     scenarios = [] if simulations is None else simulations.scenarios
     # What is measured cannot be had again: nothing may stand in the way of its report.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from experiments.arguments import CombinationError
 from experiments.report.compare import Comparison
 from experiments.report.needs import Format, require
 from experiments.report.report import Report, check_names
@@ -90,7 +91,6 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--formats",
         type=_formats,
-        default=DEFAULT_FORMATS,
         metavar="LIST",
         help=f"of {', '.join(_FORMATS)}, with commas; default {','.join(DEFAULT_FORMATS)}",
     )
@@ -115,11 +115,15 @@ def reporting_of(options: argparse.Namespace) -> Reporting:
 
     Raises:
         MissingLibrary: a format needs what is not installed.
+        CombinationError: there are formats and no folder.
     """
+    formats = DEFAULT_FORMATS if options.formats is None else options.formats
     if options.out is not None:
-        require(options.formats)
+        require(formats)
+    elif options.formats is not None:
+        raise CombinationError(f"--formats {','.join(formats)} needs --out FOLDER")
     tpot_s = None if options.slo_tpot_ms is None else options.slo_tpot_ms / 1000
-    return Reporting(options.out, options.formats, Targets(options.slo_ttft, tpot_s))
+    return Reporting(options.out, formats, Targets(options.slo_ttft, tpot_s))
 
 
 def _formats(text: str) -> tuple[Format, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from deployments.config import ServeConfig
 from deployments.keys import with_access
 from deployments.policy_source import with_policies
+from experiments.arguments import CombinationError
 from experiments.loads.load import Load
 from experiments.policies import spec_of
 from experiments.simulator.allowed import check_allowed
@@ -29,10 +30,6 @@ _SCHEDULINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "strict": {"scheduling_policy": "priority", "aging_seconds": 1_000_000.0},
     "priority": {"scheduling_policy": "priority"},
 }
-
-
-class CombinationError(ValueError):
-    """Two options do not go together; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,22 @@ def simulations_of(options: argparse.Namespace) -> Simulations:
         Scenario(name, _config({**settings, **more}), **surroundings)
         for name, more in _combinations(options)
     ]
+    _check_failures(scenarios)
     return Simulations(scenarios, time, described.what)
+
+
+def _check_failures(scenarios: list[Scenario]) -> None:
+    """See that each failure is of a replica that there can be in one of the runs at least."""
+    most = max(
+        config.replicas if config.autoscaling == "off" else config.max_replicas
+        for config in (scenario.config for scenario in scenarios)
+    )
+    for failure in scenarios[0].failures:
+        if failure.replica >= most:
+            raise CombinationError(
+                f"--fail must be of a replica from 0 to {most - 1}, since --replicas gives at "
+                f"most {most}, not {failure.replica}"
+            )
 
 
 def _blocks(time: Roofline, what: str) -> int:
@@ -143,9 +155,9 @@ def _replicas(options: argparse.Namespace) -> list[_Choice]:
             f"--policy {policies[0]} needs bounds such as --replicas 4..64, "
             f"not {','.join(map(str, counts))}"
         )
-    if bounded and set(policies) & set(_NO_POLICY):
+    if bounded and (none := [policy for policy in policies if policy in _NO_POLICY]):
         raise CombinationError(
-            f"--policy none needs a number such as --replicas 8, not {bounded[0]}; "
+            f"--policy {none[0]} needs a number such as --replicas 8, not {bounded[0]}; "
             "--replicas 8,4..64 does both"
         )
     choices = []

@@ -9,14 +9,15 @@ from rich.console import Console
 
 from deployments.config import ConfigError
 from deployments.flags import Parser
+from experiments.arguments import CombinationError
 from experiments.loads.errors import LoadError
 from experiments.loads.load import Load
-from experiments.loads.options import add_load_options, add_save_options, load_of
+from experiments.loads.options import add_load_options, add_save_options, load_of, save_of
 from experiments.loads.summary import summary
 from experiments.loads.traces import write_trace
 from experiments.report.needs import MissingLibrary
 from experiments.report.options import add_report_options, reporting_of
-from experiments.simulator.combinations import CombinationError, Simulations, simulations_of
+from experiments.simulator.combinations import Simulations, simulations_of
 from experiments.simulator.options import add_client_options, add_fleet_options
 from experiments.simulator.outcome import Run
 from experiments.simulator.progress import shown
@@ -58,14 +59,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _main(options: argparse.Namespace, command: str) -> int:
     # What can be wrong is looked at before anything long is done.
-    reporting = reporting_of(options)
+    reporting, save = reporting_of(options), save_of(options)
     simulations = simulations_of(options)
     load = load_of(options, _say)
     simulations.check(load)
+    reporting.prepare([scenario.name for scenario in simulations.scenarios])
     _say(summary(load))
-    if options.save_load is not None:
-        write_trace(load, options.save_load, options.save_as)
-        _say(f"wrote {options.save_load}")
+    if save is not None:
+        write_trace(load, *save)
+        _say(f"wrote {save[0]}")
     runs = simulated(simulations, load)
     if not runs:
         raise KeyboardInterrupt

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from deployments.flags import add_settings
+from deployments.own_policies import split
+from deployments.settings import PLACEMENTS
 from experiments.arguments import number, whole
 from experiments.policies import SPECS
 from experiments.simulator.scenario import Failure
@@ -80,6 +82,7 @@ STEP_TIME: Final = "llama-8b@h100-sxm"
 SCHEDULINGS: Final = ("fcfs", "strict", "priority")
 
 _MOST_REPLICAS: Final = 1024
+_ROUTERS: Final = f"{', '.join((*PLACEMENTS, *SPECS))}, module:Class or file.py:Class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +161,10 @@ def _add_compared(group: argparse._ArgumentGroup) -> None:
         "--router",
         "--placement",
         nargs="+",
+        type=_router,
         default=["most_free_blocks"],
         metavar="NAME",
-        help=f"most_free_blocks (default), prefix_affinity, {', '.join(SPECS)}, module:Class or "
-        "file.py:Class",
+        help=f"{_ROUTERS}; default most_free_blocks",
     )
     group.add_argument(
         "--scheduling",
@@ -250,6 +253,12 @@ def _count(text: str) -> Count:
     if low > high:
         raise argparse.ArgumentTypeError(f"must have its lower bound first, not {text!r}")
     return Count(low, high, fixed=False)
+
+
+def _router(text: str) -> str:
+    if text not in PLACEMENTS and text not in SPECS and split(text) is None:
+        raise argparse.ArgumentTypeError(f"must be {_ROUTERS}, not {text!r}")
+    return text
 
 
 def _failure(text: str) -> Failure:

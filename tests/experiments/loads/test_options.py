@@ -7,7 +7,7 @@ import pytest
 
 from experiments.loads.errors import LoadError
 from experiments.loads.load import Load
-from experiments.loads.options import add_load_options, add_save_options, load_of
+from experiments.loads.options import add_load_options, add_save_options, load_of, save_of
 from experiments.loads.traces import read_trace, write_trace
 
 SPEC = "poisson:rate=10,seconds=30,prompt=uniform:50:150,output=20"
@@ -74,7 +74,9 @@ def test_a_format_that_is_named_is_used(tmp_path: Path) -> None:
 def test_a_saved_load_is_the_same_load(tmp_path: Path) -> None:
     options = parsed(SPEC, "--priorities", "1:0.5,0:0.5", "--save-load", str(tmp_path / "saved"))
     made = load_of(options)
-    write_trace(made, options.save_load, options.save_as)
+    save = save_of(options)
+    assert save == (options.save_load, "csv")
+    write_trace(made, *save)
     assert read_trace(options.save_load).arrivals == made.arrivals
 
 

@@ -188,6 +188,11 @@ def test_the_load_can_be_kept_for_other_tools(tmp_path: Path) -> None:
         (["--fail", "1:0:boom"], 2, "argument --fail: must be S, S:N or S:N:crash or silence"),
         (["--policy", "wait"], 2, "--policy wait needs bounds such as --replicas 4..64, not 2"),
         (["--replicas", "1..2", "--policy", "none"], 2, "--policy none needs a number such as"),
+        (["--replicas", "1..2", "--policy", "off"], 2, "--policy off needs a number such as"),
+        (["--as", "csv"], 2, "--as csv needs --save-load FILE"),
+        (["--formats", "csv,html"], 2, "--formats csv,html needs --out FOLDER"),
+        (["--fail", "1", "--fail", "3:2"], 2, "--fail must be of a replica from 0 to 1, since"),
+        (["--replicas", "1,2..4", "--fail", "3:4"], 2, "--fail must be of a replica from 0 to 3"),
         (
             ["--scheduling", "strict", "--aging-seconds", "5"],
             2,
@@ -196,7 +201,7 @@ def test_the_load_can_be_kept_for_other_tools(tmp_path: Path) -> None:
         (["--step-time", "llama-70b@l4"], 2, "--step-time must be of GPUs that hold the model"),
         (["--step-time", "none.json"], 1, "none.json: there is no such file"),
         (["--block-size", "0"], 1, "'block_size' must be at least 1, not 0"),
-        (["--router", "nearest"], 1, "placement"),
+        (["--router", "nearest"], 2, "most_free_blocks, prefix_affinity, round_robin, least_requ"),
         (["--replicas", "1..2", "--policy", "best"], 1, "autoscaling"),
         (["--routers", "3"], 1, "routers must be at most replicas, 2, not 3"),
         (["--trace", "none.csv"], 1, "none.csv: must be a file that can be read (No such file"),
@@ -220,6 +225,24 @@ def test_what_is_wrong_is_said_in_one_line(
     assert message in last
     assert "Traceback" not in said.err
     assert said.out == ""
+
+
+def test_a_folder_that_cannot_be_is_told_before_anything_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else hours may be lost."""
+    file = tmp_path / "file"
+    file.touch()
+    with monkeypatch.context() as patch:
+        patch.delattr(Simulations, "run")
+        assert command.main(["--trace", LOAD, "--out", str(file)]) == 1
+    assert f"{file}: File exists" in capsys.readouterr().err
+
+
+def test_a_failure_may_be_of_the_last_replica(runs: Callable[..., list[Run]]) -> None:
+    [fixed] = runs("--replicas", "2", "--fail", "1:1")
+    assert fixed.counts["failed_replicas"] == 1
+    assert len(runs("--replicas", "1,2..4", "--fail", "3:3")) == 2
 
 
 def test_a_load_of_other_tenants_is_refused_before_anything_is_simulated(
