@@ -103,6 +103,8 @@ def _draw(axes: Axes, findings: Findings, panel: Panel, names: Sequence[str]) ->
             marker="o",
             markersize=2.4,
             label=name,
+            # A dot at 0 is as round as others; on a scale without a 0 there is no place for it.
+            clip_on=panel.far,
         )
     _scale(axes, panel, everything)
     axes.set_xlabel(panel.x)

@@ -87,7 +87,7 @@ def _join(axes: Axes, points: Sequence[tuple[float, float, str]], kind: int, fam
     style = DASHES[kind % len(DASHES)]
     axes.plot(
         xs, ys, color=colour, linestyle=style, marker="o", markersize=4, label=family,
-        markeredgecolor=GROUND,
+        markeredgecolor=GROUND, clip_on=False,
     )  # fmt: skip
     for x, y, variant in points:
         label = variant.removeprefix(family).removesuffix("replicas").strip()
