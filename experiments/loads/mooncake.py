@@ -50,8 +50,13 @@ AIPERF = Dialect(1000, ("type", "session_id", "extra", "tenant"))
 GUIDELLM = Dialect(1, ("duration", "priority", "tenant"), from_first=True)
 
 
-def read(path: str, dialect: Dialect) -> Iterator[Arrival]:
+def read(path: str, dialect: Dialect, size: int = PIECE_TOKENS) -> Iterator[Arrival]:
     """Yield the requests of a trace.
+
+    Args:
+        path: the file.
+        dialect: whose lines they are.
+        size: of a block, in tokens.
 
     Raises:
         TraceError: a line is wrong, or the file cannot be read.
@@ -64,13 +69,14 @@ def read(path: str, dialect: Dialect) -> Iterator[Arrival]:
         if first is None:
             first = time if dialect.from_first else 0.0
         _one_turn(row, sessions)
+        prompt = row.tokens("input_length")
         yield Arrival(
             at=order.next(row, "timestamp", (time - first) / dialect.units),
-            prompt_tokens=row.tokens("input_length"),
+            prompt_tokens=prompt,
             output_tokens=row.tokens("output_length"),
             priority=_priority(row),
             tenant=row.text("tenant") if "tenant" in row.values else "",
-            pieces=row.names("hash_ids") if row.values.get("hash_ids") is not None else (),
+            pieces=_blocks(row, prompt, size),
         )
 
 
@@ -112,6 +118,17 @@ def _timestamp(value: float) -> int | float:
     """Return a time without the noise that a change of unit leaves; whole if it is."""
     rounded = round(value, 6)
     return int(rounded) if rounded.is_integer() else rounded
+
+
+def _blocks(row: Row, prompt: int, size: int) -> tuple[int, ...]:
+    if row.values.get("hash_ids") is None:
+        return ()
+    ids, most = row.names("hash_ids"), -(-prompt // size)
+    # Of blocks that are smaller than is thought, prompts would seem to have more in common.
+    if len(ids) > most:
+        limit = f"at most {most} blocks of {size} tokens for a prompt of {prompt}"
+        raise row.error("hash_ids", limit)
+    return ids
 
 
 def _one_turn(row: Row, sessions: dict[str, int]) -> None:

@@ -41,7 +41,8 @@ def read_trace(path: str, form: Format | None = None, piece_tokens: int | None =
     elif form == "azure":
         arrivals = list(azure.read(path))
     else:
-        arrivals = list(mooncake.read(path, _DIALECTS[form]))
+        size = piece_tokens or mooncake.PIECE_TOKENS
+        arrivals = list(mooncake.read(path, _DIALECTS[form], size))
     at_least_one(path, len(arrivals))
     return Load(Path(path).name, arrivals, piece_tokens or size or mooncake.PIECE_TOKENS)
 

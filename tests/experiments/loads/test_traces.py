@@ -146,6 +146,7 @@ def line(values: str) -> str:
         (MOONCAKE + '{"timestamp": 1, "inp', None, "trace:3: must be a JSON object, not '{\"time"),
         (line('"prompt": "x"'), None, "trace:3: 'prompt' must be left out: known are timestamp"),
         (line('"hash_ids": [1, -1]'), None, "'hash_ids' must be a list of integers that are at"),
+        (line('"hash_ids": [1, 2]'), None, "trace:3: 'hash_ids' must be at most 1 blocks of 512"),
         (line('"hash_ids": 7'), None, "must be a list of integers that are at least 0, not 7"),
         (MOONCAKE.replace("3040", "NaN"), None, "trace:2: 'timestamp' must be a number, not NaN"),
         (MOONCAKE.replace("3040", "true"), None, "trace:2: 'timestamp' must be a number, not true"),
@@ -255,7 +256,7 @@ def test_what_is_written_for_a_tool_is_read_again(
 ) -> None:
     path = str(tmp_path_factory.getbasetemp() / "written.jsonl")
     write_trace(load, path, form)
-    again = read_trace(path)
+    again = read_trace(path, piece_tokens=load.piece_tokens)
     first = load.arrivals[0].at if form == "guidellm" else 0.0
     for one, other in zip(load.arrivals, again.arrivals, strict=True):
         assert other.at == pytest.approx(one.at - first, abs=1e-6)
