@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from experiments.loads.rows import shown
 from experiments.simulator.fitted import Fitted
 from experiments.simulator.roofline import DEVICES, SHAPES, Roofline, Shape
 from experiments.simulator.step_time import StepTime
@@ -191,7 +192,7 @@ def _read_csv(path: Path) -> Described:
     nodes = [(p, d, c) for p in axes[0] for d in axes[1] for c in axes[2]]
     for node in nodes:
         if node not in cells:
-            raise StepTimeError(f"{path}: {dict(zip(AXES, node, strict=True))} is missing")
+            raise StepTimeError(f"{path}: the row of {_told(node)} is missing")
     try:
         table = TimeTable(axes[0], axes[1], axes[2], tuple(cells[node] for node in nodes))
     except ValueError as error:
@@ -207,7 +208,8 @@ def _cells(path: Path) -> dict[tuple[int, int, int], float]:
         try:
             header = tuple(name.strip() for name in next(reader, []))
             if header != COLUMNS:
-                raise StepTimeError(f"{path}:1: the columns are {header}, not {COLUMNS}")
+                said, wanted = shown(",".join(header)), ",".join(COLUMNS)
+                raise StepTimeError(f"{path}:1: the columns are {said}, not {wanted}")
             for row in reader:
                 if row:
                     _add(cells, row, f"{path}:{reader.line_num}")
@@ -224,15 +226,20 @@ def _add(cells: dict[tuple[int, int, int], float], row: list[str], at: str) -> N
         raise StepTimeError(f"{at}: {len(row)} values, not {len(COLUMNS)}")
     try:
         node, value = (int(row[0]), int(row[1]), int(row[2])), float(row[3])
-    except ValueError as error:
-        raise StepTimeError(f"{at}: {error}") from None
+    except ValueError:
+        said = shown(",".join(row))
+        raise StepTimeError(f"{at}: {said} is not three whole numbers and a number") from None
     if max(node) > _MOST:
         raise StepTimeError(f"{at}: a node has a number above {_MOST}")
     if node in cells:
-        raise StepTimeError(f"{at}: {dict(zip(AXES, node, strict=True))} is there twice")
+        raise StepTimeError(f"{at}: the row of {_told(node)} is there twice")
     if not 0.0 < value < math.inf:
         raise StepTimeError(f"{at}: milliseconds is {row[3]}, not a number above 0")
     cells[node] = value
+
+
+def _told(node: tuple[int, int, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in zip(AXES, node, strict=True))
 
 
 class _Fields:
