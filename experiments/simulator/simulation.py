@@ -220,8 +220,11 @@ def _settings(scenario: Scenario) -> Mapping[str, Setting]:
     """What is not as it is by default, and what a simulation cannot do without."""
     config, usual = scenario.config.to_args(), ServeConfig().to_args()
     shown: dict[str, Setting] = {}
+    sizes, hidden = ["replicas"], ["api_key"]
+    if scenario.config.autoscaling != "off":
+        sizes, hidden = ["min_replicas", "max_replicas"], [*hidden, *sizes]
     for name, value in config.items():
-        if name != "api_key" and (value != usual[name] or name == "replicas"):
+        if name not in hidden and (value != usual[name] or name in sizes):
             shown[name] = value if isinstance(value, str | int | float) else str(value)
     for field in fields(scenario):
         value = getattr(scenario, field.name)

@@ -70,6 +70,16 @@ def test_each_combination_is_a_run(runs: Callable[..., list[Run]]) -> None:
     assert "autoscaling" not in by_name["1 replica, most_free_blocks"]
 
 
+def test_a_run_says_the_size_of_its_fleet_and_no_other(runs: Callable[..., list[Run]]) -> None:
+    """Guards against: "replicas 2" of a fleet that is scaled, since that is the default."""
+    fixed, scaled = (one.settings for one in runs("--replicas", "2,1..4"))
+    sizes = ("replicas", "min_replicas", "max_replicas")
+    assert {name: fixed[name] for name in sizes if name in fixed} == {"replicas": 2}
+    assert {name: scaled[name] for name in sizes if name in scaled} == {
+        "min_replicas": 1, "max_replicas": 4
+    }  # fmt: skip
+
+
 def test_each_option_reaches_what_is_simulated(runs: Callable[..., list[Run]]) -> None:
     [run] = runs(
         *("--start-up", "7", "--network-ms", "2", "--gateway-ms", "3", "--router-us", "50"),
