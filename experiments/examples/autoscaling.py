@@ -8,6 +8,7 @@ Start a deployment that scales, then this, in another terminal (docs/operations.
 
 import argparse
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ class Phase:
     seconds: float
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the phases against a server, one after the other."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the phases against a server, one after the other; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--clients", type=int, default=24, help="in the busy phase (24)")
@@ -34,11 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--idle", type=float, default=90.0, help="then idle, in seconds (90)")
     options = parser.parse_args(arguments)
     phases = [Phase(1, 5.0), Phase(options.clients, options.busy), Phase(0, options.idle)]
-    asyncio.run(run(options.url, phases))
+    try:
+        asyncio.run(run(options.url, phases))
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        print(f"autoscaling: {options.url} does not answer: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 async def run(url: str, phases: Sequence[Phase]) -> None:
-    """Send the load and print what the metrics page says meanwhile."""
+    """Send the load and print what the metrics page says meanwhile.
+
+    Raises:
+        httpx.TransportError: the page cannot be had, or not any more.
+    """
     print("seconds  clients  replicas  running  waiting  oldest wait")
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(
@@ -48,12 +58,14 @@ async def run(url: str, phases: Sequence[Phase]) -> None:
         for phase in phases:
             clients = [asyncio.create_task(ask_for_ever(http, n)) for n in range(phase.clients)]
             until = time.monotonic() + phase.seconds
-            while time.monotonic() < until:
-                print(f"{time.monotonic() - began:7.0f}  {phase.clients:7}", await state(http))
-                await asyncio.sleep(1.0)
-            for client in clients:
-                client.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
+            try:
+                while time.monotonic() < until:
+                    print(f"{time.monotonic() - began:7.0f}  {phase.clients:7}", await state(http))
+                    await asyncio.sleep(1.0)
+            finally:
+                for client in clients:
+                    client.cancel()
+                await asyncio.gather(*clients, return_exceptions=True)
 
 
 async def ask_for_ever(http: httpx.AsyncClient, number: int) -> None:
@@ -88,4 +100,4 @@ def values(lines: Sequence[str], name: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
