@@ -31,7 +31,7 @@ Why no order of messages counts a grant twice, or not at all:
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from router.prefix_index import Fate
+from router.prefix_match import Fate
 from router.queue import Entry
 from router.report import Report
 from router.ticket import Ticket

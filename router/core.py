@@ -20,7 +20,7 @@ from router.errors import Busy, UnknownTicket
 from router.gauges import Gauges, priority_gauges, replica_gauges, tenant_gauges
 from router.placing import Placing
 from router.policy import MostFreeBlocks, PlacementPolicy
-from router.prefix_index import Fate
+from router.prefix_match import Fate
 from router.queue import Entry
 from router.report import Report
 from router.ticket import Decision, Lost, No, Refusal, Ticket

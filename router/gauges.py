@@ -101,7 +101,7 @@ class Gauges:
         by_priority: of those that wait, the highest priority first.
         by_tenant: in the order of the key file; empty without one.
         expired_total: tickets whose time to start had passed, since the router's start.
-        by_prefix: tickets that were placed, by `router.prefix_index.Fate`, of those that say what
+        by_prefix: tickets that were placed, by `router.prefix_match.Fate`, of those that say what
             their prompts begin with.
     """
 

@@ -5,7 +5,8 @@ from collections.abc import Container, Iterator
 
 from router.account import Account, Grant
 from router.candidates import Candidates
-from router.prefix_index import Fate, Match, PrefixIndex
+from router.prefix_index import PrefixIndex
+from router.prefix_match import Fate, Match
 from router.queue import Entry
 from router.report import Report
 from router.silence import Silence

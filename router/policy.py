@@ -6,7 +6,7 @@ A policy only chooses. The core charges what it chose, in the same turn.
 from collections.abc import Iterator
 from typing import Protocol
 
-from router.prefix_index import Match
+from router.prefix_match import Match
 from router.ticket import Ticket
 
 

@@ -10,7 +10,7 @@ from router.prefix_affinity import PrefixAffinity
 from router.ticket import Decision, Placement, Ticket
 from tests.router.life import Life
 from tests.router.machine import Cluster
-from tests.router.test_prefix_index import assert_consistent
+from tests.router.test_prefix_index import assert_consistent, known
 
 
 class RouterMachine(Cluster):
@@ -47,8 +47,8 @@ class RouterMachine(Cluster):
 
     def held(self, name: str, ticket: Ticket) -> tuple[int, int]:
         """Blocks of its prompt there, and how many of them tickets there are known to use."""
-        table = self.core._ledger._prefixes._tables.get(name, {})
-        held = [depth for depth, key in enumerate(ticket.prefix, start=1) if key in table]
+        there = known(self.core._ledger._prefixes, name)
+        held = [depth for depth, key in enumerate(ticket.prefix, start=1) if key in there]
         account = self.core._ledger._accounts[name]
         grants = (*account.charged.values(), *account.admitted.values())
         used = {key for one in grants if one.entry for key in one.entry.ticket.prefix[3::4]}
@@ -116,10 +116,8 @@ class RouterMachine(Cluster):
         name = data.draw(st.sampled_from(self.alive()))
         self.deliver(self.replicas[name].report(full=True))
         account = self.core._ledger._accounts[name]
-        said = {
-            k for k, state in self.core._ledger._prefixes._tables.get(name, {}).items() if state & 1
-        }
-        assert said == set(self.replicas[name].cached)
+        said = self.core._ledger._prefixes._tables.get(name, {})
+        assert said.keys() == self.replicas[name].cached.keys()
         over = [k for k in account.charged if self.lives[k].ended]
         assert account.free_blocks + self.blocks(over) == self.really_free(name)
         assert account.free_seats + len(over) == self.seats_really_free(name)

@@ -9,7 +9,7 @@ from router.core import RouterCore
 from router.errors import Busy
 from router.policy import PlacementPolicy
 from router.prefix_affinity import PrefixAffinity
-from router.prefix_index import Fate
+from router.prefix_match import Fate
 from router.ticket import Ticket
 from tests.router.fake_cluster import FakeReplica, make_core, ticket, where
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.prefix_depths import DEPTHS
-from router.prefix_index import Fate, Match, PrefixIndex
+from router.prefix_holders import Holders
+from router.prefix_index import PrefixIndex
+from router.prefix_match import Fate, Match
 from tests.router.fake_cluster import FakeReplica
 
 REPLICAS = "abc"
@@ -119,7 +121,8 @@ def test_it_says_what_plain_sets_say(moves: list[tuple[object, ...]]) -> None:
     for kind, *what in moves:
         both.move(str(kind), *what)
         index, plain = both.index, both.plain
-        assert len(index) == sum(len(plain.holds(name)) for name in REPLICAS)
+        coming = {(name, key) for name, _, keys in plain.live.values() for key in keys}
+        assert len(index) == sum(map(len, plain.said.values())) + len(coming)
         for chain in CHAINS:
             lengths = {name: plain.blocks(name, chain) for name in REPLICAS}
             for name in REPLICAS:
@@ -152,21 +155,31 @@ def test_what_it_forgets_it_does_not_invent(most: int, moves: list[tuple[object,
         assert len(index) <= most
         assert_consistent(index)
         for name in REPLICAS:
-            assert set(index._tables.get(name, {})) <= both.plain.holds(name)
+            assert known(index, name) <= both.plain.holds(name)
+
+
+def known(index: PrefixIndex, replica: str) -> set[int]:
+    """All that the replica is thought to hold, or to hold soon."""
+    return {*index._tables.get(replica, ()), *index._coming.to(replica)}
 
 
 def assert_consistent(index: PrefixIndex) -> None:
-    pairs = {(name, key) for name, table in index._tables.items() for key in table}
-    listed = {
+    said = {(name, key) for name, table in index._tables.items() for key in table}
+    coming = {(name, key) for name, counts in index._coming._counts.items() for key in counts}
+    assert said == listed(index._holders)
+    assert coming == listed(index._coming.holders)
+    assert len(said) + len(coming) == len(index)
+    assert all(n > 0 for counts in index._coming._counts.values() for n in counts.values())
+
+
+def listed(holders: Holders) -> set[tuple[str, int]]:
+    assert holders._several.keys() == {key for key, one in holders._one.items() if not one}
+    assert all(len(several) > 1 for several in holders._several.values())
+    return {
         (name, key)
-        for key, holder in index._holders.items()
-        for name in ((holder,) if holder else index._several[key])
+        for key, holder in holders._one.items()
+        for name in ((holder,) if holder else holders._several[key])
     }
-    assert index._several.keys() == {key for key, one in index._holders.items() if not one}
-    assert pairs == listed
-    assert len(pairs) == len(index)
-    assert all(state > 0 for table in index._tables.values() for state in table.values())
-    assert all(len(several) > 1 for several in index._several.values())
 
 
 def test_the_replica_that_has_most_forgets_its_oldest() -> None:
@@ -238,7 +251,11 @@ def test_the_collector_of_garbage_does_not_walk_through_it() -> None:
     for name in "ab":
         stored(index, FakeReplica(name), range(100))
         index.expect(name, name, tuple(range(90, 110)))
-    large = (index._holders, *index._tables.values(), *index._uses.values())
+    large = (
+        *(index._holders._one, index._coming.holders._one),
+        *(*index._tables.values(), *index._coming._counts.values()),
+        *index._use._counts.values(),
+    )
     assert not any(gc.is_tracked(one) for one in large)
 
 
@@ -286,8 +303,10 @@ def test_nothing_is_left_of_a_replica_that_was_dropped() -> None:
     index.expect("x", "a", tuple(range(8)))
     index.drop("a")
     index.settle("x")
-    assert (index._tables, index._holders, index._several) == ({}, {}, {})
-    assert (index._uses, index._expected) == ({}, {})
+    assert_consistent(index)
+    assert len(index) == 0
+    assert (index._tables, index._coming._counts) == ({}, {})
+    assert (index._use._counts, index._expected) == ({}, {})
 
 
 def test_a_look_up_ends_after_some_holders_though_each_holds_less_than_the_last() -> None:
