@@ -5,14 +5,14 @@ from collections.abc import Container, Iterator
 
 from router.account import Account, Grant
 from router.candidates import Candidates
+from router.extent import Extent
+from router.lost_lives import LostLives
 from router.prefix_index import PrefixIndex
 from router.prefix_match import Fate, Match
 from router.queue import Entry
 from router.report import Report
 from router.silence import Silence
 from router.ticket import Ticket
-
-_REMEMBERED_LOSSES = 1024
 
 
 class Ledger:
@@ -46,13 +46,10 @@ class Ledger:
         self._suspects = Candidates(self._accounts)
         self._prefixes = PrefixIndex()
         self.fates: Counter[Fate] = Counter()
-        self._lost_at: dict[str, int] = {}  # lost replica -> last seq that counts as its old life
+        self._lost = LostLives()
         self._joined = 0
         self._turn = 0
-        self._names: tuple[str, ...] = ()
-        self._smallest = 0
-        self._largest = 0
-        self._kinds: frozenset[str] = frozenset()
+        self._extent = Extent()
 
     def __contains__(self, replica: object) -> bool:
         return replica in self._accounts
@@ -63,11 +60,11 @@ class Ledger:
     @property
     def largest(self) -> int:
         """Blocks of the largest replica, 0 without replicas."""
-        return self._largest
+        return self._extent.largest
 
     def has_others(self, kind: str) -> bool:
         """Whether a replica is known that is not of this kind."""
-        return not self._kinds <= {kind}
+        return self._extent.has_others(kind)
 
     @property
     def grants(self) -> int:
@@ -89,7 +86,7 @@ class Ledger:
     @property
     def replicas(self) -> tuple[str, ...]:
         """All replicas, in the order in which they joined."""
-        return self._names
+        return self._extent.names
 
     def requests(self, replica: str) -> int:
         """Grants that live on a known replica."""
@@ -100,7 +97,9 @@ class Ledger:
 
         A suspect only if nobody else takes the ticket.
         """
-        if ticket.blocks_max > self._smallest or (ticket.kind and self.has_others(ticket.kind)):
+        if ticket.blocks_max > self._extent.smallest or (
+            ticket.kind and self.has_others(ticket.kind)
+        ):
             return self._freest_of_the_able(ticket)
         return self._trusted.best(ticket) or self._suspects.best(ticket)
 
@@ -230,7 +229,7 @@ class Ledger:
         """
         account = self._accounts.get(report.replica)
         if account is None:
-            if self._is_of_a_lost_life(report):
+            if self._lost.sent(report):
                 return []
             account = self._open(report, now)
             newer = True
@@ -267,10 +266,7 @@ class Ledger:
         self._trusted.discard(replica)
         self._suspects.discard(replica)
         self._prefixes.drop(replica)
-        self._lost_at.pop(replica, None)
-        self._lost_at[replica] = account.figures.seq
-        if len(self._lost_at) > _REMEMBERED_LOSSES:
-            del self._lost_at[next(iter(self._lost_at))]
+        self._lost.add(account.figures)
         self._measure()
         lost = (*account.admitted, *account.charged)
         for ticket_id in lost:
@@ -278,22 +274,11 @@ class Ledger:
             self._prefixes.settle(ticket_id)
         return lost
 
-    def _is_of_a_lost_life(self, report: Report) -> bool:
-        """Whether a report of an unknown replica was sent before the replica was lost.
-
-        A replica that was lost by mistake comes back with a full report, which it is asked for.
-        Anything else that bears the name of a lost replica was still on its way when it died.
-        """
-        seq = self._lost_at.get(report.replica)
-        if seq is None:
-            return False
-        return report.held is None or report.seq <= seq
-
     def _open(self, report: Report, now: float) -> Account:
         account = Account(report, self._lookahead, self._joined, now)
         self._joined += 1
         self._accounts[report.replica] = account
-        self._lost_at.pop(report.replica, None)
+        self._lost.forget(report.replica)
         self._measure()
         return account
 
@@ -333,12 +318,7 @@ class Ledger:
 
     def _measure(self) -> None:
         """Note what is true of all replicas together, when one comes or goes; O(replicas)."""
-        self._names = tuple(self._accounts)
-        figures = [account.figures for account in self._accounts.values()]
-        self._kinds = frozenset(one.kind for one in figures)
-        sizes = [one.total_blocks for one in figures]
-        self._smallest = min(sizes, default=0)
-        self._largest = max(sizes, default=0)
+        self._extent = Extent.of(account.figures for account in self._accounts.values())
 
     def _index(self, account: Account) -> None:
         here, there = self._trusted, self._suspects

@@ -278,4 +278,4 @@ def test_the_memory_of_losses_is_bounded() -> None:
     for i in range(3_000):
         core.report(FakeReplica(str(i)).report())
         core.lost(str(i))
-    assert len(core._ledger._lost_at) <= 1024
+    assert len(core._ledger._lost._last_seq) <= 1024
