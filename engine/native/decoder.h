@@ -28,11 +28,11 @@ struct Layer {
     Linear<E> qkv, out, gate_up, down;
     std::vector<float> norm_in, norm_mlp, norm_q, norm_k;
 
-    explicit Layer(const Shape& s)
-        : qkv((s.query_heads + 2 * s.heads) * s.dim, s.hidden),
-          out(s.hidden, s.query_heads * s.dim),
-          gate_up(2 * padded(s.inner), s.hidden),
-          down(s.hidden, s.inner) {}
+    Layer(Arena& memory, const Shape& s)
+        : qkv(memory, (s.query_heads + 2 * s.heads) * s.dim, s.hidden),
+          out(memory, s.hidden, s.query_heads * s.dim),
+          gate_up(memory, 2 * padded(s.inner), s.hidden),
+          down(memory, s.hidden, s.inner) {}
 
     // Gate and up lie in turn, two panels of each, so that one tile holds what belongs together.
     static int padded(int inner) { return (inner + 2 * LANES - 1) / (2 * LANES) * 2 * LANES; }
@@ -58,8 +58,8 @@ class Decoder {
 
     Decoder(const Shape& shape, int threads)
         : shape_(shape), attention_(shape.query_heads, shape.heads, shape.dim, shape.scale),
-          head_(shape.vocab, shape.hidden), team_(threads), scratch_(team_.threads()) {
-        for (int i = 0; i < shape.layers; ++i) layers_.emplace_back(shape);
+          head_(weights_, shape.vocab, shape.hidden), team_(threads), scratch_(team_.threads()) {
+        for (int i = 0; i < shape.layers; ++i) layers_.emplace_back(weights_, shape);
     }
 
     Layer<E>& layer(int i) { return layers_.at(i); }
@@ -102,13 +102,13 @@ class Decoder {
         const int width = words(shape_.hidden);
         reserve(count);
         for (int i = 0; i < count; ++i)
-            std::memcpy(normed_.get() + static_cast<size_t>(i) * width,
+            std::memcpy(normed_ + static_cast<size_t>(i) * width,
                         reinterpret_cast<const Word*>(hidden) + static_cast<size_t>(rows[i]) * width,
                         width * sizeof(Word));
         const Team::Awake awake(team_);
         const int vocab = shape_.vocab;
-        head_.run(team_, {normed_.get(), count, width},
-                  [&](int r, int part, int panel, int panels, const Tile& tile) {
+        head_.run(team_, {normed_, count, width}, 1,
+                  [&](int r, int part, int panel, int panels, const auto& tile) {
             const int columns = std::min(panels * LANES, vocab - panel * LANES);
             for (int i = 0; i < part; ++i)
                 std::memcpy(out + static_cast<size_t>(r + i) * vocab + panel * LANES, tile.at[i],
@@ -129,7 +129,7 @@ class Decoder {
         return out;
     }
 
-    float* x_row(int row) { return x_.get() + static_cast<size_t>(row) * shape_.hidden; }
+    float* x_row(int row) { return x_ + static_cast<size_t>(row) * shape_.hidden; }
 
     template <class Each>
     void by_row(int rows, const Each& each) {
@@ -147,14 +147,14 @@ class Decoder {
     Rows norm(int rows, const std::vector<float>& weight) {
         const int width = words(shape_.hidden);
         by_row(rows, [&](int row) {
-            norm_row(row, weight, normed_.get() + static_cast<size_t>(row) * width);
+            norm_row(row, weight, normed_ + static_cast<size_t>(row) * width);
         });
-        return {normed_.get(), rows, width};
+        return {normed_, rows, width};
     }
 
     // x += what a linear makes of some rows.
     void add(const Linear<E>& linear, const Rows& rows) {
-        linear.run(team_, rows, [&](int r, int part, int panel, int panels, const Tile& tile) {
+        linear.run(team_, rows, 1, [&](int r, int part, int panel, int panels, const auto& tile) {
             for (int i = 0; i < part; ++i)
                 for (int p = 0; p < panels; ++p) {
                     const int column = (panel + p) * LANES;
@@ -169,17 +169,17 @@ class Decoder {
 
     void attend(const Layer<E>& layer, const LayerPool<E>& pool, const Step& step) {
         const int rows = step.rows, width = (shape_.query_heads + 2 * shape_.heads) * shape_.dim;
-        layer.qkv.run(team_, norm(rows, layer.norm_in),
-                      [&](int r, int part, int panel, int panels, const Tile& tile) {
+        layer.qkv.run(team_, norm(rows, layer.norm_in), 1,
+                      [&](int r, int part, int panel, int panels, const auto& tile) {
             for (int i = 0; i < part; ++i)
-                std::memcpy(qkv_.get() + static_cast<size_t>(r + i) * width + panel * LANES,
+                std::memcpy(qkv_ + static_cast<size_t>(r + i) * width + panel * LANES,
                             tile.at[i], panels * LANES * sizeof(float));
         });
         by_row(rows, [&](int row) { place(layer, pool, step, row); });
-        Storage* attended = reinterpret_cast<Storage*>(attended_.get());
-        attention_.run(team_, scratch_, pool, segments_, reinterpret_cast<Storage*>(q_.get()),
+        Storage* attended = reinterpret_cast<Storage*>(attended_);
+        attention_.run(team_, scratch_, pool, segments_, reinterpret_cast<Storage*>(q_),
                        attended);
-        add(layer.out, {attended_.get(), rows, words(shape_.query_heads * shape_.dim)});
+        add(layer.out, {attended_, rows, words(shape_.query_heads * shape_.dim)});
     }
 
     // Rotate a row's queries and keys; its keys and values go into the pool.
@@ -187,8 +187,8 @@ class Decoder {
         const int dim = shape_.dim, position = step.positions[row];
         const float* c = &cos[static_cast<size_t>(position) * (dim / 2)];
         const float* s = &sin[static_cast<size_t>(position) * (dim / 2)];
-        float* from = qkv_.get() + static_cast<size_t>(row) * (shape_.query_heads + 2 * shape_.heads) * dim;
-        Storage* q = reinterpret_cast<Storage*>(q_.get()) +
+        float* from = qkv_ + static_cast<size_t>(row) * (shape_.query_heads + 2 * shape_.heads) * dim;
+        Storage* q = reinterpret_cast<Storage*>(q_) +
                      static_cast<size_t>(row) * shape_.query_heads * dim;
         for (int h = 0; h < shape_.query_heads; ++h) {
             head_norm(layer.norm_q, from + h * dim);
@@ -214,31 +214,33 @@ class Decoder {
 
     void feed_forward(const Layer<E>& layer, int rows) {
         const int inner = shape_.inner, width = words(inner);
-        layer.gate_up.run(team_, norm(rows, layer.norm_mlp),
-                          [&](int r, int part, int panel, int, const Tile& tile) {
+        layer.gate_up.run(team_, norm(rows, layer.norm_mlp), 4,
+                          [&](int r, int part, int panel, int, const auto& tile) {
             for (int i = 0; i < part; ++i)
                 for (int p = 0; p < 2; ++p) {
                     const int column = (panel / 2 + p) * LANES;
                     const int count = std::min(LANES, inner - column);
                     if (count <= 0) continue;
-                    Word* to = inner_.get() + static_cast<size_t>(r + i) * width;
+                    Word* to = inner_ + static_cast<size_t>(r + i) * width;
                     const float* gate = &tile.at[i][p * LANES];
                     E::store(reinterpret_cast<Storage*>(to) + column,
                              gated(_mm512_load_ps(gate), _mm512_load_ps(gate + 2 * LANES)), count);
                 }
         });
-        add(layer.down, {inner_.get(), rows, width});
+        add(layer.down, {inner_, rows, width});
     }
 
     void reserve(int rows) {
         if (rows <= capacity_) return;
+        activations_.clear();
+        capacity_ = 0;  // until all is there
         const size_t n = rows;
-        x_ = allocate<float>(n * shape_.hidden);
-        normed_ = allocate<Word>(n * words(shape_.hidden));
-        qkv_ = allocate<float>(n * (shape_.query_heads + 2 * shape_.heads) * shape_.dim);
-        q_ = allocate<Word>(n * words(shape_.query_heads * shape_.dim));
-        attended_ = allocate<Word>(n * words(shape_.query_heads * shape_.dim));
-        inner_ = allocate<Word>(n * words(shape_.inner));
+        x_ = activations_.take<float>(n * shape_.hidden);
+        normed_ = activations_.take<Word>(n * words(shape_.hidden));
+        qkv_ = activations_.take<float>(n * (shape_.query_heads + 2 * shape_.heads) * shape_.dim);
+        q_ = activations_.take<Word>(n * words(shape_.query_heads * shape_.dim));
+        attended_ = activations_.take<Word>(n * words(shape_.query_heads * shape_.dim));
+        inner_ = activations_.take<Word>(n * words(shape_.inner));
         capacity_ = rows;
     }
 
@@ -248,6 +250,7 @@ class Decoder {
   private:
     Shape shape_;
     Attention<E> attention_;
+    Arena weights_{16 * Arena::HUGE};
     std::vector<Layer<E>> layers_;
     Linear<E> head_;
     Team team_;
@@ -255,8 +258,9 @@ class Decoder {
     std::vector<Segment> segments_;
     std::vector<int32_t> owner_;  // [rows] the segment of each row
     int capacity_ = 0;
-    Buffer<float> x_, qkv_;
-    Buffer<Word> normed_, q_, attended_, inner_;
+    Arena activations_{Arena::SMALL};
+    float *x_ = nullptr, *qkv_ = nullptr;
+    Word *normed_ = nullptr, *q_ = nullptr, *attended_ = nullptr, *inner_ = nullptr;
 };
 
 }  // namespace tidegate

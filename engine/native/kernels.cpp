@@ -13,6 +13,9 @@ using namespace tidegate;
 // Which tensor of a layer is set; the same numbers as in decoder.py.
 enum Part : int32_t { Q, K, V, OUT, GATE, UP, DOWN, NORM_IN, NORM_MLP, NORM_Q, NORM_K };
 
+// What a decoder computes with; the same numbers as in library.py.
+enum Element : int32_t { FLOAT32, BFLOAT16, MATRIX_BFLOAT16 };
+
 class AnyDecoder {
   public:
     virtual ~AnyDecoder() = default;
@@ -102,13 +105,28 @@ bool succeeds(const Work& work) {
 
 extern "C" {
 
-AnyDecoder* tidegate_decoder(const Shape* shape, bool bfloat16, int threads) {
+// Whether this process may use the processor's matrix unit; to be asked before a decoder is
+// made that does.
+bool tidegate_matrix_unit() {
+#ifdef TIDEGATE_MATRIX_UNIT
+    return MatrixUnit::request();
+#else
+    return false;
+#endif
+}
+
+AnyDecoder* tidegate_decoder(const Shape* shape, Element element, int threads) {
     AnyDecoder* made = nullptr;
     succeeds([&] {
-        if (bfloat16)
-            made = new DecoderOf<BFloat16>(*shape, threads);
-        else
-            made = new DecoderOf<Float32>(*shape, threads);
+        switch (element) {
+            case FLOAT32: made = new DecoderOf<Float32>(*shape, threads); break;
+            case BFLOAT16: made = new DecoderOf<BFloat16>(*shape, threads); break;
+            case MATRIX_BFLOAT16:
+#ifdef TIDEGATE_MATRIX_UNIT
+                made = new DecoderOf<MatrixBFloat16>(*shape, threads);
+#endif
+                break;
+        }
     });
     return made;
 }

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,14 @@ class NativeUnavailable(RuntimeError):
 
     def __str__(self) -> str:
         return f"the C++ kernels cannot be used: {self.reason}"
+
+
+class Element(IntEnum):
+    """``Element`` of kernels.cpp: what a decoder computes with."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    MATRIX_BFLOAT16 = 2
 
 
 class Shape(ctypes.Structure):
@@ -98,6 +107,8 @@ class Library:
     Attributes:
         calls: its functions, by their names in kernels.cpp.
         digest: of all that decides what its results are: sources, compiler, processor.
+        matrix_unit: whether this process may use the processor's unit for products of bfloat16
+            matrices. A system may keep it from programs that run on a processor that has it.
     """
 
     def __init__(self, path: Path, digest: str) -> None:
@@ -105,7 +116,8 @@ class Library:
         self.calls = ctypes.CDLL(str(path))
         pointer, flag, number = ctypes.c_void_p, ctypes.c_bool, ctypes.c_int
         signatures = {
-            "decoder": (pointer, [pointer, flag, number]),
+            "matrix_unit": (flag, []),
+            "decoder": (pointer, [pointer, number, number]),
             "free": (None, [pointer]),
             "set": (flag, [pointer, number, number, pointer, pointer]),
             "set_ends": (flag, [pointer] * 7),
@@ -120,6 +132,7 @@ class Library:
         for name, (returns, takes) in signatures.items():
             function = getattr(self.calls, f"tidegate_{name}")
             function.restype, function.argtypes = returns, takes
+        self.matrix_unit: bool = self.calls.tidegate_matrix_unit()
 
 
 @cache

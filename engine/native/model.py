@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from engine.families import head_dim, unlike
 from engine.kv_pool import KVShape
-from engine.native.library import Draw, Library, NativeUnavailable, Shape
+from engine.native.library import Draw, Element, Library, NativeUnavailable, Shape
 
 _MOST_DIM = 256
 PANEL_TOKENS: Final = 16
@@ -73,12 +73,25 @@ class NativeModel:
         block_tokens: of the pools.
         positions: how many positions there are angles for.
         width: elements of a row of hidden states.
+        element: what it computes with.
     """
 
     def __init__(
-        self, library: Library, model: PreTrainedModel, block_tokens: int, threads: int
+        self,
+        library: Library,
+        model: PreTrainedModel,
+        block_tokens: int,
+        threads: int,
+        matrix_unit: bool = True,
     ) -> None:
         """Copy the weights of ``model``, which is not needed any more afterwards.
+
+        Args:
+            library: what computes.
+            model: of bfloat16 or float32.
+            block_tokens: of the pools.
+            threads: that compute.
+            matrix_unit: multiply bfloat16 by the processor's matrix unit, if it has one.
 
         Raises:
             NativeUnavailable: the model is of another kind, or memory ran out.
@@ -97,9 +110,11 @@ class NativeModel:
         self.positions = model.config.max_position_embeddings
         self.width = model.config.hidden_size
         shape = _shape(model, block_tokens)
-        self._handle = library.calls.tidegate_decoder(
-            ctypes.byref(shape), self.dtype == torch.bfloat16, threads
-        )
+        self.element = Element.FLOAT32
+        if self.dtype == torch.bfloat16:
+            by_matrix = matrix_unit and library.matrix_unit
+            self.element = Element.MATRIX_BFLOAT16 if by_matrix else Element.BFLOAT16
+        self._handle = library.calls.tidegate_decoder(ctypes.byref(shape), self.element, threads)
         if self._handle is None:
             raise NativeUnavailable("memory ran out")
         # Not at the interpreter's end: another thread may still be computing with it.
@@ -113,7 +128,7 @@ class NativeModel:
     @property
     def digest(self) -> str:
         """Of all that decides what the kernels' results are, but the weights."""
-        return self._library.digest
+        return f"{self._library.digest} {self.element.name}"
 
     def hidden(self, pool: int, layer_bytes: int, step: ctypes.Structure, out: Tensor) -> None:
         """Compute a step into ``out`` [rows, width], K and V into the pool at an address."""

@@ -84,14 +84,18 @@ def random_model(config: PretrainedConfig, dtype: torch.dtype = torch.float32) -
 
 
 def native(
-    model: PreTrainedModel, sequences: int = 1, block_tokens: int = 16, threads: int = 2
+    model: PreTrainedModel,
+    sequences: int = 1,
+    block_tokens: int = 16,
+    threads: int = 2,
+    matrix_unit: bool = True,
 ) -> NativeRunner:
     """A runner with room for some sequences of BLOCKS blocks each."""
     config = model.config
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     shape = KVShape(config.num_hidden_layers, config.num_key_value_heads, dim, model.dtype)
     pool = KVPool(shape, sequences * BLOCKS, block_tokens, torch.device("cpu"))
-    return NativeRunner(NativeModel(library(), model, block_tokens, threads), pool)
+    return NativeRunner(NativeModel(library(), model, block_tokens, threads, matrix_unit), pool)
 
 
 def segment(sequence: int, start: int, length: int) -> Segment:

@@ -11,7 +11,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from engine.native.library import NativeUnavailable
+from engine.native.library import Element, NativeUnavailable
 from engine.native.model import NativeModel
 from tests.engine.native.small import KINDS, SIZES, library, logits, native, random_model
 
@@ -32,14 +32,36 @@ def test_a_kind_gives_transformers_own_logits(kind: str) -> None:
     torch.testing.assert_close(found, reference(model), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("matrix_unit", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_bfloat16_the_kernels_are_closer_to_the_truth_than_transformers(kind: str) -> None:
+def test_in_bfloat16_the_kernels_are_closer_to_the_truth_than_transformers(
+    kind: str, matrix_unit: bool
+) -> None:
     """Between linears they keep float32, where transformers rounds after each operation."""
     model = random_model(KINDS[kind], torch.bfloat16)
-    (found,) = logits(native(model), [(0, 0, TOKENS)])
+    (found,) = logits(native(model, matrix_unit=matrix_unit), [(0, 0, TOKENS)])
     rounded = reference(model)
     truth = reference(model.float())
     assert (found - truth).square().mean() < (rounded - truth).square().mean()
+
+
+def test_replicas_with_and_without_a_matrix_unit_are_told_apart() -> None:
+    """A stream begun by one of them and carried on by the other would be no answer's."""
+    if not library().matrix_unit:
+        pytest.skip("there is no matrix unit")
+    model = random_model(KINDS["llama"], torch.bfloat16)
+    vectors, matrix = (native(model, matrix_unit=unit)._model for unit in (False, True))
+    assert (vectors.element, matrix.element) == (Element.BFLOAT16, Element.MATRIX_BFLOAT16)
+    assert vectors.digest != matrix.digest
+
+
+def test_where_the_system_keeps_the_matrix_unit_to_itself_vectors_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first product would end the process."""
+    monkeypatch.setattr(library(), "matrix_unit", False)
+    model = random_model(KINDS["llama"], torch.bfloat16)
+    assert native(model)._model.element is Element.BFLOAT16
 
 
 REFUSED = {

@@ -12,12 +12,14 @@ from transformers import LlamaConfig
 
 from engine.batch import batch_of
 from engine.kv_pool import KVPool
+from engine.native.library import Element
 from engine.native.runner import NativeRunner
 from tests.engine.native.small import (
     BLOCKS,
     KINDS,
     SIZES,
     VOCAB,
+    library,
     logits,
     native,
     random_model,
@@ -34,8 +36,16 @@ SHAPES = [  # head size, query heads, key and value heads, block size
 ]
 
 
-def runner(shape: tuple[int, int, int, int], dtype: torch.dtype, threads: int = 2) -> NativeRunner:
+ELEMENTS = list(Element)
+
+
+def runner(shape: tuple[int, int, int, int], element: Element, threads: int = 2) -> NativeRunner:
+    """A random model of a shape, or a skipped test where the processor has no such unit."""
     dim, query_heads, heads, block = shape
+    dtype = torch.float32 if element is Element.FLOAT32 else torch.bfloat16
+    matrix_unit = element is Element.MATRIX_BFLOAT16
+    if matrix_unit and not library().matrix_unit:
+        pytest.skip("there is no matrix unit")
     config = LlamaConfig(
         **{
             **SIZES,
@@ -45,7 +55,7 @@ def runner(shape: tuple[int, int, int, int], dtype: torch.dtype, threads: int = 
             "num_key_value_heads": heads,
         }
     )
-    return native(random_model(config, dtype), sequences=9, block_tokens=block, threads=threads)
+    return native(random_model(config, dtype), 9, block, threads, matrix_unit)
 
 
 def tokens(sequence: int) -> list[int]:
@@ -73,31 +83,32 @@ def in_chunks(runner: NativeRunner, seed: int, most: int, company: int) -> Tenso
     return torch.cat(rows)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_chunks_decodes_and_company_change_no_bit(
-    shape: tuple[int, int, int, int], dtype: torch.dtype
+    shape: tuple[int, int, int, int], element: Element
 ) -> None:
-    one = runner(shape, dtype)
+    one = runner(shape, element)
     (whole,) = logits(one, [(0, 0, tokens(0))])
     for seed, (most, company) in enumerate([(1, 0), (1, 8), (9, 3), (70, 8)]):
         assert torch.equal(in_chunks(one, seed, most, company), whole), (most, company)
 
 
-def test_the_number_of_threads_changes_no_bit() -> None:
+@pytest.mark.parametrize("element", [Element.BFLOAT16, Element.MATRIX_BFLOAT16], ids=str)
+def test_the_number_of_threads_changes_no_bit(element: Element) -> None:
     """A stream is resumed on any replica with the same kernels, however many cores it has."""
     found = [
-        logits(runner(SHAPES[2], torch.bfloat16, threads), [(0, 0, tokens(0)), (1, 0, [5])])
+        logits(runner(SHAPES[2], element, threads), [(0, 0, tokens(0)), (1, 0, [5])])
         for threads in (1, 2, 5)
     ]
     for others in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_what_an_earlier_owner_left_in_a_block_reaches_nobody(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+def test_what_an_earlier_owner_left_in_a_block_reaches_nobody(element: Element) -> None:
     """One value that is no number would make the next owner's answer nonsense."""
-    fresh, used = runner(SHAPES[2], dtype), runner(SHAPES[2], dtype)
+    fresh, used = runner(SHAPES[2], element), runner(SHAPES[2], element)
     used.pool._data.fill_(float("nan"))
     for start in (0, 100):
         part = tokens(0)[start : start + 100]
