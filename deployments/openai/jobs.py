@@ -124,12 +124,14 @@ def _varied(params: SamplingParams, **changes: Any) -> SamplingParams:
     return varied
 
 
-def _seed(given: int | None, choice: int, rng: random.Random) -> int:
-    if given is None:
-        return rng.getrandbits(SEED_BITS)
-    # The first is what a request without ``n`` has. A string seeds by its SHA-512, the same
-    # in every process and version.
+def choice_seed(given: int, choice: int) -> int:
+    """Return the seed of one of a prompt's choices; the first has the one that was given."""
+    # A string seeds by its SHA-512, the same in every process and version.
     return random.Random(f"{given}/{choice}").getrandbits(SEED_BITS) if choice else given
+
+
+def _seed(given: int | None, choice: int, rng: random.Random) -> int:
+    return rng.getrandbits(SEED_BITS) if given is None else choice_seed(given, choice)
 
 
 def _budget(

@@ -16,13 +16,14 @@ class Attempt:
         stream: whether it was to be streamed.
         began, ended: on this process's monotonic clock, in seconds.
         status, headers: of the answer; None if there was none.
-        texts, finishes: of each choice, as far as they came.
+        texts, finishes, logprobs: of each choice, as far as they came.
         tokens: as the answer's usage says.
         error: the envelope's inside, of an answer or of an event in a stream.
         done: a stream's [DONE] came, and last.
         broken: how the connection broke, if it did.
         left: the client left of its own will.
         hung: nothing had come for far too long, and the client gave up.
+        limit_s: the time limit that it was given, if any.
     """
 
     name: str
@@ -34,18 +35,25 @@ class Attempt:
     headers: Mapping[str, str] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
     finishes: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, dict[str, list[Any]]] = field(default_factory=dict)
     tokens: int | None = None
     error: Mapping[str, Any] | None = None
     done: bool = False
     broken: str | None = None
     left: bool = False
     hung: bool = False
+    limit_s: float | None = None
 
     @property
     def refused(self) -> bool:
         """It was turned away for now, before its stream began or, with an event, after that."""
         later = self.error is not None and self.error.get("code") in ("queue_full", "no_replica")
         return self.status in (429, 503) or (self.stream and later)
+
+    @property
+    def expired(self) -> bool:
+        """It was given up at its time limit."""
+        return self.error is not None and self.error.get("code") == "deadline_exceeded"
 
     @property
     def complete(self) -> bool:
@@ -81,6 +89,8 @@ class Attempt:
             self.texts[index] = self.texts.get(index, "") + choice["text"]
             if choice["finish_reason"] is not None:
                 self.finishes[index] = choice["finish_reason"]
+            for name, values in (choice["logprobs"] or {}).items():
+                self.logprobs.setdefault(index, {}).setdefault(name, []).extend(values)
         if body.get("usage"):
             self.tokens = body["usage"]["completion_tokens"]
 

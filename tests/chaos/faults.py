@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What can be done to a process of the server."""
+    """What can be done to a server, most of it to one of its processes."""
 
     KILL_REPLICA = "kill replica"
     KILL_ROUTER = "kill router"
@@ -14,6 +14,10 @@ class Kind(StrEnum):
     FREEZE_ROUTER = "freeze router"
     FREEZE_GATEWAY = "freeze gateway"
     THAW = "thaw"
+    KILL_CONTROLLER = "kill controller"
+    KILL_HAPROXY = "kill HAProxy"
+    REDEPLOY = "redeploy"
+    RESCALE = "rescale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Fault:
     Attributes:
         at: on this process's monotonic clock, in seconds.
         kind: what was done.
-        pid: to which process.
+        pid: to which process; 0 if to all of them.
     """
 
     at: float

@@ -15,25 +15,30 @@ _VICTIMS = {
     Kind.KILL_REPLICA: "Replica",
     Kind.KILL_ROUTER: "Router",
     Kind.KILL_GATEWAY: "Gateway",
+    Kind.KILL_CONTROLLER: "ray::ServeController",
+    Kind.KILL_HAPROXY: "haproxy",
     Kind.FREEZE_REPLICA: "Replica",
     Kind.FREEZE_ROUTER: "Router",
     Kind.FREEZE_GATEWAY: "Gateway",
 }
 _WEIGHTS = {
-    Kind.KILL_REPLICA: 4,
-    Kind.KILL_ROUTER: 2,
-    Kind.KILL_GATEWAY: 3,
-    Kind.FREEZE_REPLICA: 3,
-    Kind.FREEZE_ROUTER: 1,
-    Kind.FREEZE_GATEWAY: 1,
+    Kind.KILL_REPLICA: 8,
+    Kind.KILL_ROUTER: 4,
+    Kind.KILL_GATEWAY: 6,
+    Kind.KILL_CONTROLLER: 2,
+    Kind.KILL_HAPROXY: 1,
+    Kind.FREEZE_REPLICA: 6,
+    Kind.FREEZE_ROUTER: 2,
+    Kind.FREEZE_GATEWAY: 2,
 }
-GATEWAY_BACK_S = 10.0
-"""A gateway is back after so long. Only then the other one is touched.
+FRONT_BACK_S = 12.0
+"""What stands between clients and the router is whole again after so long; then more is done to it.
 
-While there is none at all, Serve's own proxy stands in; what that says when a gateway dies
-under it is not the server's to choose.
+While there is no gateway at all, Serve's own proxy stands in; what that says when a gateway dies
+under it is not the server's to choose. And nobody but the controller starts a gateway.
 """
 
+_FRONT = (Kind.KILL_GATEWAY, Kind.FREEZE_GATEWAY, Kind.KILL_CONTROLLER, Kind.KILL_HAPROXY)
 _KILLS = (Kind.KILL_REPLICA, Kind.KILL_ROUTER, Kind.KILL_GATEWAY)
 _FREEZES = (Kind.FREEZE_REPLICA, Kind.FREEZE_ROUTER, Kind.FREEZE_GATEWAY)
 
@@ -62,7 +67,7 @@ class Killer:
         self._gap_s = gap_s
         self._freeze_s = freeze_s
         self._record = record
-        self._gateway_at = -GATEWAY_BACK_S
+        self._front_at = -FRONT_BACK_S
         # A short run, too, is to see one of each.
         self._due = [*rng.sample(list(_KILLS), len(_KILLS)), Kind.FREEZE_REPLICA]
 
@@ -83,7 +88,7 @@ class Killer:
         kind = self._due.pop() if self._due else kind
         chance, seconds = self._rng.random(), self._rng.uniform(*self._freeze_s)
         found = await asyncio.to_thread(self._server.processes, _VICTIMS[kind])
-        if not found or (_VICTIMS[kind] == "Gateway" and not self._may_lose_a_gateway()):
+        if not found or (kind in _FRONT and not self._front_is_whole()):
             return
         victim = found[int(chance * len(found))]
         if kind in _FREEZES:
@@ -91,10 +96,10 @@ class Killer:
         else:
             self._strike(kind, victim, signal.SIGKILL)
 
-    def _may_lose_a_gateway(self) -> bool:
+    def _front_is_whole(self) -> bool:
         now = time.monotonic()
-        whole = now - self._gateway_at > GATEWAY_BACK_S
-        self._gateway_at = now if whole else self._gateway_at
+        whole = now - self._front_at > FRONT_BACK_S
+        self._front_at = now if whole else self._front_at
         return whole
 
     async def _freeze(self, kind: Kind, victim: psutil.Process, seconds: float) -> None:

@@ -18,9 +18,12 @@ HANG_S = 60.0
 PATIENCE_S = 2.0
 """A client that is told to come back later comes after so long, if not sooner."""
 
+BROKEN_S = 0.2
+"""One whose connection broke tries again after so long."""
+
 
 class Client:
-    """Orders until it is told to stop, and tries each dish until it has it or leaves.
+    """Orders until it is told to stop, and tries each dish until it has it, leaves, or is late.
 
     Args:
         name: the beginning of its requests' ids.
@@ -55,11 +58,14 @@ class Client:
         rng = self._rng
         dish, stream, priority = rng.randrange(len(self._dishes)), rng.random() < 0.7, _level(rng)
         leaves_after = rng.uniform(0, 1.5) if rng.random() < 0.1 else None
+        limit_s = rng.uniform(0.05, 4) if rng.random() < 0.1 else None
         body = self._dishes[dish].body(stream=stream, priority=priority)
+        if limit_s is not None:
+            body["timeout_ms"] = round(1000 * limit_s)
         tries = 0
         while True:
             tries += 1
-            attempt = Attempt(f"{name}.{tries}", dish, stream, time.monotonic())
+            attempt = Attempt(f"{name}.{tries}", dish, stream, time.monotonic(), limit_s=limit_s)
             self._record.append(attempt)
             try:
                 async with asyncio.timeout(leaves_after):
@@ -73,6 +79,8 @@ class Client:
                 await asyncio.sleep(min(told or PATIENCE_S, PATIENCE_S))
             elif attempt.broken is None:
                 return
+            else:
+                await asyncio.sleep(BROKEN_S)
 
     async def _try(self, attempt: Attempt, body: dict[str, object]) -> None:
         try:

@@ -1,9 +1,11 @@
 """The menu: what clients ask for. All of it has one right answer, whatever the server suffers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from deployments.openai.jobs import choice_seed
 from deployments.openai.structured import grammar_of
 
 LONGEST = 512
@@ -18,20 +20,28 @@ _PHRASES = (
     "0123456789 ",
 )
 
+# What many have in common, some blocks of it.
+_PREAMBLES = (
+    "Below are notes of a harbour master, one a line; go on with them. " * 3,
+    "Wer das Wetter kennt, kennt die See: " * 6,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Dish:
     """One thing to ask for.
 
     Attributes:
-        prompts: one or several; each gets a choice.
+        prompts: one or several.
         params: the engine's parameters by name; the API has the same names.
         guided: what the API calls ``structured_outputs``; empty is none.
+        n: choices of each prompt.
     """
 
     prompts: tuple[str, ...]
     params: dict[str, Any]
     guided: dict[str, Any] = field(default_factory=dict)
+    n: int = 1
 
     def body(self, *, stream: bool, priority: int) -> dict[str, Any]:
         """The request's body; a stream says at its end how many tokens there were."""
@@ -39,16 +49,26 @@ class Dish:
         prompt = list(self.prompts)
         if self.guided:
             more["structured_outputs"] = self.guided
-        return {"prompt": prompt, "stream": stream, "priority": priority, **self.params, **more}
+        return {
+            **{"prompt": prompt, "stream": stream, "priority": priority, "n": self.n},
+            **self.params,
+            **more,
+        }
 
-    def engine_params(self) -> dict[str, Any]:
-        """The engine's parameters, all of them."""
+    def choices(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each choice's prompt and all of the engine's parameters, in order."""
         grammar = grammar_of({"structured_outputs": self.guided}) if self.guided else None
-        return {**self.params, "grammar": grammar}
+        for prompt in self.prompts:
+            for choice in range(self.n):
+                seed = choice_seed(self.params["seed"], choice)
+                yield prompt, {**self.params, "grammar": grammar, "seed": seed}
 
 
 def menu(rng: Random, size: int) -> list[Dish]:
-    """Draw greedy and seeded, short and long, with and without penalties, stops and grammars."""
+    """Draw greedy and seeded, short and long, with and without penalties, stops and grammars.
+
+    And with log-probabilities, several choices, and prompts that begin alike.
+    """
     return [_dish(rng) for _ in range(size)]
 
 
@@ -80,8 +100,11 @@ def _dish(rng: Random) -> Dish:
         guided["regex"] = rng.choice(
             (r"([a-z]{2,9} ){40,90}", r"(\{\"[a-f]+\": [0-9]{3}\} ?){30,60}")
         )
-    return Dish(prompts, params, guided)
+    if rng.random() < 0.25:
+        params["logprobs"] = rng.choice((0, 1, 4))
+    return Dish(prompts, params, guided, n=rng.choice((1, 1, 1, 1, 1, 1, 2, 3)))
 
 
 def _prompt(rng: Random) -> str:
-    return "".join(rng.choice(_PHRASES) for _ in range(rng.randint(1, 5)))
+    preamble = rng.choice(_PREAMBLES) if rng.random() < 0.4 else ""
+    return preamble + "".join(rng.choice(_PHRASES) for _ in range(rng.randint(1, 5)))

@@ -54,4 +54,6 @@ def _ending(attempt: Attempt) -> str:
         return "hung"
     if attempt.broken is not None:
         return "broken"
+    if attempt.expired:
+        return "late"
     return "served" if attempt.complete else f"refused with {attempt.status}"

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from deployments.openai.errors import internal, no_replica, queue_full
+from deployments.openai.errors import internal, no_replica, out_of_time, queue_full
 from deployments.patience import MAX_LOSSES
 from tests.chaos.attempt import Attempt
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.oracle import Answer
-from tests.chaos.verdict import AWAY_S, CUT_WITHIN_S, complaint
+from tests.chaos.verdict import AWAY_S, CUT_WITHIN_S, LATE_S, NO_HAPROXY_S, complaint
 
-RIGHT = Answer(("héllo", "you"), ("stop", "length"), 9)
+TOLD = {"tokens": ["you"], "token_logprobs": [-0.5]}
+RIGHT = Answer(("héllo", "you"), ("stop", "length"), 9, (None, TOLD))
 BEGAN, ENDED = 100.0, 110.0
 BROKEN = "ReadError"
 
@@ -21,12 +22,14 @@ def stream(**changes: Any) -> Attempt:
     """A stream that brought all, with some things changed."""
     right = Attempt("a", 0, True, BEGAN, ENDED, 200, {}, done=True, tokens=RIGHT.tokens)
     right.texts, right.finishes = dict(enumerate(RIGHT.texts)), dict(enumerate(RIGHT.finishes))
+    right.logprobs = {1: TOLD}
     return replace(right, **changes)
 
 
 def refusal(status: int, **changes: Any) -> Attempt:
     """A refusal as it ought to be, with some things changed."""
-    error = (queue_full if status == 429 else no_replica)(1.5)
+    errors = {429: queue_full(1.5), 504: out_of_time("end")}
+    error = errors.get(status, no_replica(1.5))
     headers = {name.lower(): value for name, value in error.headers().items()}
     right = Attempt("a", 0, False, BEGAN, ENDED, status, headers, error=error.envelope()["error"])
     return replace(right, **changes)
@@ -34,7 +37,11 @@ def refusal(status: int, **changes: Any) -> Attempt:
 
 def event(code: str) -> dict[str, Any]:
     """An error event's inside."""
-    errors = {"no_replica": no_replica(1.0), "queue_full": queue_full(1.0)}
+    errors = {
+        "no_replica": no_replica(1.0),
+        "queue_full": queue_full(1.0),
+        "deadline_exceeded": out_of_time("end"),
+    }
     return dict(errors.get(code, internal()).envelope()["error"])
 
 
@@ -52,6 +59,9 @@ def losses(count: int, *, before: float = ENDED) -> list[Fault]:
         # It may have heard only the beginning when it left, or when nobody served any more.
         stream(left=True, done=False, texts={0: "hé"}, finishes={}, tokens=None),
         stream(error=event("no_replica"), texts={0: "hé"}, finishes={}, tokens=None),
+        stream(limit_s=9.9),
+        stream(limit_s=9.9, error=event("deadline_exceeded"), texts={0: "hé"}, finishes={}),
+        refusal(504, limit_s=9.9),
     ],
 )
 def test_what_clients_may_see(attempt: Attempt) -> None:
@@ -70,6 +80,10 @@ def test_what_clients_may_see(attempt: Attempt) -> None:
         (stream(texts={1: "you"}), "ends early"),
         (stream(finishes={0: "length", 1: "length"}), "finish reasons"),
         (stream(finishes={0: "stop"}), "finish reasons"),
+        (stream(logprobs={1: TOLD | {"token_logprobs": [-0.25]}}), "wrong token_logprobs"),
+        (stream(logprobs={0: TOLD, 1: TOLD}), "wrong tokens"),
+        (stream(logprobs={1: TOLD | {"token_logprobs": []}}), "probabilities end early"),
+        (stream(logprobs={}), "probabilities end early"),
         (stream(tokens=10), "10 tokens, not 9"),
         (stream(tokens=None), "None tokens"),
         (stream(done=False), "without [DONE]"),
@@ -78,6 +92,11 @@ def test_what_clients_may_see(attempt: Attempt) -> None:
         (stream(error=event("queue_full")), "error: "),
         (stream(error={"code": "no_replica"}), "not the envelope"),
         (stream(hung=True), "hung"),
+        (stream(error=event("deadline_exceeded")), "before its time limit"),
+        (stream(error=event("deadline_exceeded"), limit_s=10.5), "before its time limit"),
+        (stream(limit_s=0.5, ended=BEGAN + 0.5 + LATE_S + 1), "long after"),
+        (refusal(504), "before its time limit"),
+        (refusal(504, limit_s=9.9, error=refusal(503).error), "not the envelope"),
         (stream(broken=BROKEN), "broken: "),
         (refusal(500), "error: "),
         (refusal(502), "status 502"),
@@ -104,23 +123,29 @@ def test_what_no_client_may_see(attempt: Attempt, why: str) -> None:
         (Fault(BEGAN - 0.1, Kind.KILL_GATEWAY, 1), False),
         (Fault(ENDED - 0.1, Kind.KILL_REPLICA, 1), False),
         (Fault(ENDED - 0.1, Kind.KILL_ROUTER, 1), False),
+        (Fault(ENDED - 0.1, Kind.KILL_CONTROLLER, 1), False),
+        (Fault(ENDED - 0.1, Kind.KILL_HAPROXY, 1), True),
+        (Fault(ENDED - CUT_WITHIN_S - 0.1, Kind.KILL_HAPROXY, 1), False),
     ],
 )
-def test_only_the_death_of_a_gateway_breaks_a_connection(fault: Fault, excused: bool) -> None:
+def test_only_the_death_of_what_holds_a_connection_breaks_it(fault: Fault, excused: bool) -> None:
     broken = stream(broken=BROKEN, done=False)
     assert (complaint(broken, RIGHT, [fault]) is None) is excused
     late = replace(broken, began=ENDED - 0.05)
-    assert complaint(late, RIGHT, [fault]) is not None
+    without_haproxy = fault.kind is Kind.KILL_HAPROXY
+    assert (complaint(late, RIGHT, [fault]) is None) is without_haproxy
+    later = replace(broken, began=fault.at + NO_HAPROXY_S + 0.1, ended=fault.at + NO_HAPROXY_S + 1)
+    assert complaint(later, RIGHT, [fault]) is not None
     # It breaks connections; it is no excuse for anything else.
     assert complaint(refusal(500), RIGHT, [fault]) is not None
     assert complaint(stream(done=False), RIGHT, [fault]) is not None
 
 
-@pytest.mark.parametrize("kind", [Kind.KILL_ROUTER, Kind.FREEZE_ROUTER])
+@pytest.mark.parametrize("kind", [Kind.KILL_ROUTER, Kind.FREEZE_ROUTER, Kind.REDEPLOY])
 def test_only_the_absence_of_the_router_makes_a_refusal_late(kind: Kind) -> None:
     late = stream(error=event("queue_full"), texts={}, finishes={}, tokens=None)
     assert complaint(late, RIGHT, [Fault(BEGAN - 1, kind, 1)]) is None
-    assert complaint(late, RIGHT, [Fault(BEGAN - AWAY_S - 1, kind, 1)]) is not None
+    assert complaint(late, RIGHT, [Fault(BEGAN - AWAY_S[kind] - 1, kind, 1)]) is not None
     assert complaint(late, RIGHT, [Fault(BEGAN + 1, Kind.KILL_REPLICA, 1)]) is not None
 
 
@@ -133,7 +158,8 @@ def test_a_request_is_given_up_when_one_replica_after_the_other_died(failed: Att
 
 def test_a_stream_is_read_as_it_was_sent() -> None:
     attempt = Attempt("a", 0, True, BEGAN, status=200)
-    chunk = 'data: {"choices": [{"index": 0, "text": "%s", "finish_reason": %s}], "usage": null}'
+    choice = '{"index": 0, "text": "%s", "finish_reason": %s, "logprobs": {"tokens": ["é"]}}'
+    chunk = f'data: {{"choices": [{choice}], "usage": null}}'
     assert not attempt.read_line(": keep-alive")
     assert not attempt.read_line("")
     assert attempt.read_line(chunk % ("hé", "null"))
@@ -142,9 +168,10 @@ def test_a_stream_is_read_as_it_was_sent() -> None:
     assert not attempt.complete
     attempt.read_line("data: [DONE]")
     assert attempt.complete
-    assert complaint(attempt, Answer(("héllo",), ("stop",), 5), []) is None
+    right = Answer(("héllo",), ("stop",), 5, ({"tokens": ["é", "é"]},))
+    assert complaint(attempt, right, []) is None
     attempt.read_line(chunk % ("more", "null"))
-    assert complaint(attempt, Answer(("héllo",), ("stop",), 5), []) is not None
+    assert complaint(attempt, right, []) is not None
 
 
 def test_what_is_not_json_is_no_answer() -> None:

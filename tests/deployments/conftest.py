@@ -69,12 +69,12 @@ class Server:
         return next(child for child in children if "gcs_server" in child.name())
 
     def processes(self, kind: str = "") -> list[psutil.Process]:
-        """The run's processes; ``kind`` is a deployment's name."""
+        """The run's processes; ``kind`` is a deployment's name, or how another's title begins."""
         found = find(self.mark, (self.process.pid,))
         if not kind:
             return found
-        prefix = f"ray::ServeReplica:tidegate:{kind}"
-        return [one for one in found if " ".join(one.cmdline()).startswith(prefix)]
+        prefixes = (f"ray::ServeReplica:tidegate:{kind}", kind)
+        return [one for one in found if _title(one).startswith(prefixes)]
 
     @property
     def logs(self) -> Path:
@@ -102,6 +102,15 @@ class Server:
         finally:
             if self.process.stdout is not None:
                 self.process.stdout.close()
+
+
+def _title(process: psutil.Process) -> str:
+    """What a process calls itself, or its program's name and arguments; empty if it is gone."""
+    try:
+        command = process.cmdline()
+    except psutil.NoSuchProcess:
+        return ""
+    return " ".join([Path(command[0]).name, *command[1:]]) if command else ""
 
 
 def samples(page: str) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Deploying anew beside a server that runs, as ``serve deploy`` does.
 
-The script takes the Ray cluster's address, the settings as JSON, and the number of replicas if
-it is to be another than the settings say. It ends when Serve has done it.
+The script takes the Ray cluster's address and, as JSON, the settings, the number of replicas (null
+if it is to be what the settings say), and whether to wait until Serve has done it.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ TIMEOUT_S = 120.0
 POLL_S = 0.05
 
 
-async def deploy(server: Server, settings: Mapping[str, Any], replicas: int | None = None) -> None:
+async def deploy(
+    server: Server, settings: Mapping[str, Any], replicas: int | None = None, *, wait: bool = True
+) -> None:
     """Deploy other settings, or another number of replicas, and wait until that is done."""
     raylet = next(p for p in server.processes() if p.name() == "raylet")
     flag = "--gcs-address="
@@ -35,7 +37,7 @@ async def deploy(server: Server, settings: Mapping[str, Any], replicas: int | No
     # Ray's way in, and what Serve is to find in every process of it.
     needed = ("RAY_AUTH_", "RAY_SERVE_")
     variables = {k: v for k, v in raylet.environ().items() if k.startswith(needed)}
-    arguments = [address, json.dumps(settings), *([] if replicas is None else [str(replicas)])]
+    arguments = [address, *map(json.dumps, (settings, replicas, wait))]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, *arguments),
         env={**os.environ, **variables},
@@ -60,13 +62,12 @@ def schema(settings: dict[str, Any], replicas: int | None) -> ServeDeploySchema:
     return ServeDeploySchema.model_validate({"applications": [app]})
 
 
-def main(address: str, settings: str, replicas: str | None = None) -> None:
-    """Deploy and wait."""
+def main(address: str, settings: str, replicas: str, wait: str) -> None:
+    """Deploy and, if told to, wait."""
     ray.init(address, log_to_driver=False)
-    wanted = None if replicas is None else int(replicas)
-    _get_global_client().deploy_apps(schema(json.loads(settings), wanted))
+    _get_global_client().deploy_apps(schema(json.loads(settings), json.loads(replicas)))
     deadline = time.monotonic() + TIMEOUT_S
-    while not _done():
+    while json.loads(wait) and not _done():
         if time.monotonic() > deadline:
             raise TimeoutError(str(serve.status()))
         time.sleep(POLL_S)

@@ -1,0 +1,28 @@
+"""Options: settings of a run, drawn from its seed. None of them may change an answer."""
+
+from random import Random
+from typing import Any
+
+
+def options(rng: Random) -> dict[str, Any]:
+    """Draw what a person may switch on."""
+    return {
+        "admission_preemption": rng.choice((0, 1, 2)),
+        "max_passes": rng.choice((0, 2)),
+        "swap_gib": rng.choice((0.0, 0.05)),
+        "overlap": rng.choice((False, True)),
+        "prefix_cache": rng.random() < 0.8,
+        "placement": rng.choice(("most_free_blocks", "prefix_affinity")),
+        "prefill_chunk": rng.choice((16, 64, 512)),
+    }
+
+
+def flags(settings: dict[str, Any]) -> list[str]:
+    """Return settings as the command line has them."""
+    return [_flag(name.replace("_", "-"), value) for name, value in settings.items()]
+
+
+def _flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
