@@ -8,7 +8,8 @@ gateways; it finds this program through ``RAY_SERVE_HAPROXY_BINARY_PATH``. What 
   end for nobody.
 - HAProxy's own answers wear the API's envelope. Serve makes them a plain 500, and a plain 404
   while there is no application. They are a 503 that says when to try again. While there is no
-  gateway, requests wait for one in Serve's own proxy, but health checks get that at once.
+  gateway, requests wait for one in Serve's own proxy, but health checks get that at once, and
+  what that proxy says by itself, such as a plain 500 when their gateway dies too, is the same.
 - A request that came without an x-request-id gets one here, so that those answers have it too,
   and a request that is sent again keeps its own.
 - Requests are read whole before a gateway gets them, up to the size of HAProxy's buffer: only
@@ -111,7 +112,7 @@ def revised(text: str, *, local: bool) -> str:
     for pattern, instead in (
         (r"^defaults$", _DEFAULTS),
         (r"^( *)errorfile (50[234]) .*$", _UNREACHABLE),
-        (r"^frontend http_frontend$", _FRONTEND + _health(_gateways(text))),
+        (r"^frontend http_frontend$", _FRONTEND + _health(_gateways(text)) + _stand_in(text)),
         (r"^( *)http-request return status 404 .*$", rf"\g<1>http-request {nothing}"),
     ):
         text = re.sub(f"(?m){pattern}", instead, text)
@@ -128,6 +129,20 @@ def _gateways(text: str) -> list[str]:
         elif words[:1] == ["server"] and words[-1] != "backup":
             found.append(f"{backend}/{words[1]}")
     return found
+
+
+def _stand_in(text: str) -> str:
+    """Return rules about the errors of what lets requests wait while there is no gateway.
+
+    Those of a gateway behind it are JSON, and pass.
+    """
+    names = dict.fromkeys(re.findall(r"(?m)^ *server (\S+) .* backup$", text))
+    error = "{ status 404 500:599 } { res.hdr(content-type) -m beg text/plain }"
+    return "".join(
+        f"\n    http-response return status 503 {_json(UNAVAILABLE)} {_LATER} {_SAME_ID}"
+        f" if {{ srv_name -m str {name} }} {error}"
+        for name in names
+    )
 
 
 def _health(gateways: list[str]) -> str:

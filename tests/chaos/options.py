@@ -7,7 +7,7 @@ from typing import Any
 def options(rng: Random) -> dict[str, Any]:
     """Draw what a person may switch on."""
     return {
-        "admission_preemption": rng.choice((0, 1, 2)),
+        "admission_preemption": rng.choice((0, 1, 1, 2)),
         "max_passes": rng.choice((0, 2)),
         "swap_gib": rng.choice((0.0, 0.05)),
         "overlap": rng.choice((False, True)),

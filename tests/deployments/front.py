@@ -70,14 +70,17 @@ class Answer(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         elif self.path == "/full":
             self.answer(503, {"error": "mine"})
+        elif self.path == "/plain":
+            self.answer(500, "it died", "text/plain; charset=utf-8")
         else:
             self.answer(200, {"length": len(body), "id": self.headers["x-request-id"]})
 
     do_GET = do_POST  # noqa: N815
 
-    def answer(self, status: int, content: dict[str, Any]) -> None:
+    def answer(self, status: int, content: Any, kind: str = "application/json") -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -68,6 +68,19 @@ def test_while_there_is_no_gateway_requests_wait_but_health_checks_do_not(
 
 
 @needs_haproxy
+def test_when_a_gateway_dies_under_what_stands_in_that_is_not_a_500(tmp_path: Path) -> None:
+    """Serve's own proxy says so in plain text; what a gateway says behind it goes through."""
+    with Gateway().running() as fallback, front(tmp_path, [], fallback) as proxy:
+        eventually(lambda: proxy.ask("/v1")[0] == 200)
+        answer = proxy.ask("/plain", **{"x-request-id": "mine"})
+        assert_unavailable(answer)
+        assert answer[1]["x-request-id"] == "mine"
+        assert proxy.ask("/full")[2] == {"error": "mine"}
+    with Gateway().running() as gateway, front(tmp_path, [gateway]) as proxy:
+        assert proxy.ask("/plain")[::2] == (500, "it died")
+
+
+@needs_haproxy
 def test_health_checks_reach_any_of_many_gateways(tmp_path: Path) -> None:
     with Gateway().running() as gateway:
         ports = [*free_ports(80), gateway]
