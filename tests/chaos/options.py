@@ -6,13 +6,15 @@ from typing import Any
 
 def options(rng: Random) -> dict[str, Any]:
     """Draw what a person may switch on."""
+    cache = rng.random() < 0.8
+    placements = ("most_free_blocks", "prefix_affinity") if cache else ("most_free_blocks",)
     return {
         "admission_preemption": rng.choice((0, 1, 1, 2)),
         "max_passes": rng.choice((0, 2)),
         "swap_gib": rng.choice((0.0, 0.05)),
         "overlap": rng.choice((False, True)),
-        "prefix_cache": rng.random() < 0.8,
-        "placement": rng.choice(("most_free_blocks", "prefix_affinity")),
+        "prefix_cache": cache,
+        "placement": rng.choice(placements),
         "prefill_chunk": rng.choice((16, 64, 512)),
     }
 
