@@ -91,8 +91,14 @@ def _replica(config: ServeConfig) -> serve.Deployment:
         ),
         graceful_shutdown_timeout_s=config.drain_s + _GOODBYE_S,
         max_surge_percent=config.surge_percent,
-        max_constructor_retry_count=2,
+        # So many failures before one starts are the model's fault, and not a machine's.
+        max_constructor_retry_count=2 * _most(config),
     )
+
+
+def _most(config: ServeConfig) -> int:
+    """Replicas there may be."""
+    return config.replicas if config.autoscaling == "off" else config.max_replicas
 
 
 def _gateway(config: ServeConfig) -> serve.Deployment:

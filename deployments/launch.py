@@ -89,6 +89,9 @@ def serve_environment() -> dict[str, str]:
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
         # One that hangs has nothing to finish; its requests are elsewhere by then.
         "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+        # Where a redeploy has begun to serve, it goes on though replicas of it die. Serve would
+        # give it up at the second death, whatever the cause, and replace no replica any more.
+        "RAY_SERVE_STOP_FAILED_ROLLING_UPDATES": "0",
         # A HAProxy that died is back in 7 s instead of 32.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
         # Serve's controller looks after everything 2 times a second instead of 10: there is

@@ -67,6 +67,13 @@ def test_whoever_is_to_go_has_time_to() -> None:
     assert inner._deployment_config.max_surge_percent == 25
 
 
+def test_a_fleet_is_given_up_when_none_of_it_starts_twice() -> None:
+    """At the second failure, whatever the size, one machine that goes could be the reason."""
+    for settings in ({"replicas": 3}, {"autoscaling": "wait", "max_replicas": 3, "replicas": 9}):
+        replica = build_app(settings)._bound_deployment.init_args[2]._bound_deployment
+        assert replica._deployment_config.max_constructor_retry_count == 6
+
+
 def test_an_autoscaled_fleet_has_bounds_and_our_policy() -> None:
     scaled = {"autoscaling": "wait", "min_replicas": 0, "max_replicas": 5, "replicas": 3}
     replica = build_app(scaled)._bound_deployment.init_args[2]._bound_deployment

@@ -41,6 +41,7 @@ SETTINGS: dict[str, Any] = {
     "silent_s": SILENT_S,
     "drain_s": 2.0,
 }
+OTHERS = {**SETTINGS, "aging_seconds": 6.0}
 CHANGED = {**SETTINGS, "aging_seconds": 7.0}
 
 
@@ -273,6 +274,31 @@ async def test_when_a_gateway_is_killed_the_other_serves_and_nothing_stays_charg
 
 
 # ---- deployments that change ------------------------------------------------------------
+
+
+async def test_a_redeploy_goes_on_though_new_replicas_die(
+    watch: Watch, server: Server, model: Path
+) -> None:
+    """Serve gave it up at some death, and replaced no replica from then on."""
+    before, gone = await watch.replicas(), set[str]()
+    old, killed = {process.pid for process in server.processes("Replica")}, set[int]()
+
+    async def a_new_one_serves() -> bool:
+        return not await watch.replicas() <= before | gone
+
+    async def all_are_new() -> bool:
+        return not before & await watch.replicas() and await watch.whole(REPLICAS, GATEWAYS)
+
+    await deploy(server, OTHERS | {"model": str(model)}, wait=False)
+    # As many as would be too many if none had served.
+    while len(killed) < 2 * REPLICAS:
+        await condition(a_new_one_serves)
+        gone |= await watch.replicas() - before
+        for process in server.processes("Replica"):
+            if process.pid not in old:
+                process.kill()
+                killed.add(process.pid)
+    await condition(all_are_new, 120)
 
 
 async def test_a_redeploy_under_steady_load_fails_no_request(
