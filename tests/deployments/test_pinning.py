@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.serve.exceptions import ReplicaUnavailableError
+from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.request_router import RequestRouter
 
 from deployments import pinning
@@ -51,9 +51,10 @@ class Bare(PinnedRequestRouter):
         )
         self.update_replicas(replicas)
 
-    async def choose(self, name: str) -> str:
+    async def choose(self, name: str, *, is_retry: bool = False) -> str:
         request: Any = SimpleNamespace(metadata=SimpleNamespace(session_id=name))
-        chosen = await self._choose_replica_for_request(request)
+        self._deployment_id = "Replica"  # type: ignore[assignment]
+        chosen = await self._choose_replica_for_request(request, is_retry=is_retry)
         return str(chosen.replica_id.unique_id)
 
 
@@ -73,6 +74,17 @@ async def test_waits_for_one_that_was_never_seen_and_not_for_one_that_has_gone(
     assert await asyncio.wait_for(asyncio.gather(*calls), 5) == ["a", "a"]
     with pytest.raises(ReplicaUnavailableError):
         await Bare(appear_timeout_s=0.01).choose("c")
+
+
+async def test_one_that_turned_the_call_away_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Serve itself would ask it for ever, and another has neither the stream nor the grant."""
+    router = Bare(appear_timeout_s=60)
+    router.run(monkeypatch, "a", "b")
+    assert await router.choose("a") == "a"
+    with pytest.raises(DeploymentUnavailableError):
+        await asyncio.wait_for(router.choose("a", is_retry=True), 5)
 
 
 async def test_one_that_serve_is_stopping_is_called_but_is_no_member(

@@ -193,6 +193,19 @@ async def test_health_is_that_of_the_replicas() -> None:
     assert await call == "r"
 
 
+async def test_a_fleet_that_was_not_heard_of_for_too_long_is_not_healthy() -> None:
+    """Nor after a sleep of the router's own, in which nobody was given up."""
+    fleet, now = Fleet(silent_s=5.0), 100.0
+    fleet.router._clock = lambda: now
+    await fleet.report("r")
+    now += 4.9
+    assert await fleet.router.healthy()
+    now += 0.2
+    assert not await fleet.router.healthy()
+    await fleet.report("r")
+    assert await fleet.router.healthy()
+
+
 async def test_a_gateways_tickets_go_with_it() -> None:
     fleet = Fleet()
     session = fleet.router.session("g")
