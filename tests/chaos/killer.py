@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 from random import Random
 
 import psutil
@@ -38,20 +39,26 @@ While there is no gateway at all, Serve's own proxy stands in; what that says wh
 under it is not the server's to choose. And nobody but the controller starts a gateway.
 """
 
+LOOK_S = 0.05
+
 _FRONT = (Kind.KILL_GATEWAY, Kind.FREEZE_GATEWAY, Kind.KILL_CONTROLLER, Kind.KILL_HAPROXY)
 _KILLS = (Kind.KILL_REPLICA, Kind.KILL_ROUTER, Kind.KILL_GATEWAY)
 _FREEZES = (Kind.FREEZE_REPLICA, Kind.FREEZE_ROUTER, Kind.FREEZE_GATEWAY)
 
 
 class Killer:
-    """Does one fault after the other.
+    """Does one fault after the other, each after somebody was served since the last.
+
+    So a slow machine gets as far as a fast one between two faults, and who hangs is not one for
+    whom there was nobody to serve him.
 
     Args:
         server: the victim.
         rng: draws what, when, and to which process.
-        gap_s: seconds between two faults, at least and at most.
+        gap_s: seconds between two faults, at least, and at most if somebody is served.
         freeze_s: seconds that a process is frozen, at least and at most.
         record: gets each fault.
+        served: how many have been served so far.
     """
 
     def __init__(
@@ -61,12 +68,14 @@ class Killer:
         gap_s: tuple[float, float],
         freeze_s: tuple[float, float],
         record: list[Fault],
+        served: Callable[[], int],
     ) -> None:
         self._server = server
         self._rng = rng
         self._gap_s = gap_s
         self._freeze_s = freeze_s
         self._record = record
+        self._served = served
         self._front_at = -FRONT_BACK_S
         # A short run, too, is to see one of each.
         self._due = [*rng.sample(list(_KILLS), len(_KILLS)), Kind.FREEZE_REPLICA]
@@ -75,7 +84,10 @@ class Killer:
         """Go on until ``closing``, in seconds of the monotonic clock; then nothing is frozen."""
         async with asyncio.TaskGroup() as freezing:
             while True:
+                before = self._served()
                 await asyncio.sleep(self._rng.uniform(*self._gap_s))
+                while self._served() == before and time.monotonic() < closing:
+                    await asyncio.sleep(LOOK_S)
                 if time.monotonic() > closing:
                     return
                 # Two at once are a fault of their own kind.

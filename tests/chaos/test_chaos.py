@@ -119,7 +119,11 @@ async def _run(
 ) -> None:
     """Serve clients, and kill, until the time is up; the killing ends a little earlier."""
     closing = time.monotonic() + SECONDS
-    killer = Killer(server, Random(SEED), GAP_S, FREEZE_S, faults)
+
+    def served() -> int:
+        return sum(attempt.complete for attempt in attempts)
+
+    killer = Killer(server, Random(SEED), GAP_S, FREEZE_S, faults, served)
     redeployer = Redeployer(server, settings, Random(f"{SEED} deploy"), DEPLOY_GAP_S, faults)
     async with connect(server.url, CLIENTS) as http, asyncio.TaskGroup() as group:
         group.create_task(killer.run(closing))
