@@ -32,7 +32,7 @@ _WEIGHTS = {
     Kind.FREEZE_ROUTER: 2,
     Kind.FREEZE_GATEWAY: 2,
 }
-FRONT_BACK_S = 12.0
+FRONT_BACK_S = 25.0
 """What stands between clients and the router is whole again after so long; then more is done to it.
 
 While there is no gateway at all, Serve's own proxy stands in; what that says when a gateway dies
