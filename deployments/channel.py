@@ -2,8 +2,7 @@
 
 After each step a replica sends one message to each gateway, with the news of all that
 gateway's requests, so the cost of a message is shared by a whole batch. ``Channel`` is
-the seam: the handle-based one below can be replaced by a socket without touching what
-stands on either side.
+the seam: what stands on either side does not know what carries the messages.
 """
 
 import asyncio
@@ -14,7 +13,10 @@ from typing import Any, Protocol, TypeAlias
 
 from ray.serve.handle import DeploymentHandle
 
+from deployments.caller import Caller
 from deployments.calls import Gone, answer_of, detached
+from deployments.doors import enter
+from deployments.lane import Lane
 from deployments.messages import (
     Batch,
     Event,
@@ -22,6 +24,7 @@ from deployments.messages import (
     Refusal,
     RefusalKind,
     ReplicaInfo,
+    Told,
     Word,
 )
 from engine.submission import Submission
@@ -103,7 +106,11 @@ class Channel(Protocol):
 
 
 class HandleLink:
-    """A ``Link`` over a Serve handle whose calls are pinned to one replica."""
+    """A ``Link`` over a Serve handle whose calls are pinned to one replica.
+
+    The stream through the handle is open for as long as the link is. Where the replica has a door
+    for this gateway, what is frequent goes over a lane of their own instead: requests and tokens.
+    """
 
     def __init__(self, handle: DeploymentHandle, gateway: str, replica: str) -> None:
         self.replica = replica
@@ -117,6 +124,8 @@ class HandleLink:
         self._ping = pinned.options(method_name="ping")
         self._stream: Any = pinned.options(method_name="stream", stream=True).remote(gateway)
         self._listeners: dict[str, Listener] = {}
+        self._lane: Lane | None = None
+        self._caller: Caller | None = None
         self.opened: asyncio.Future[ReplicaInfo] = asyncio.get_running_loop().create_future()
 
     @property
@@ -135,11 +144,16 @@ class HandleLink:
     async def submit(
         self, submission: Submission, within_s: float | None = None, traceparent: str = ""
     ) -> Refusal | None:
-        call: Any = self._submit.remote(self._gateway, submission, within_s, traceparent)
-        try:
-            answer: Refusal | None = await answer_of(call)
-        except Gone as error:
-            raise self.fail(str(error), certain=error.certain) from error
+        if self.lost is not None:
+            raise self.lost
+        if self._caller is not None:
+            answer = await self._caller.call("submit", submission, within_s, traceparent)
+        else:
+            call: Any = self._submit.remote(self._gateway, submission, within_s, traceparent)
+            try:
+                answer = await answer_of(call)
+            except Gone as error:
+                raise self.fail(str(error), certain=error.certain) from error
         if answer is not None and answer.kind is RefusalKind.NO_STREAM:
             raise self.fail("it knows no stream to this gateway")
         return answer
@@ -170,7 +184,7 @@ class HandleLink:
                 elif self.opened.done():
                     self._deliver(message)
                 else:
-                    self.opened.set_result(message)
+                    await self._open(message)
         except StopAsyncIteration:
             pass
         except Gone as error:
@@ -191,6 +205,10 @@ class HandleLink:
             return self.lost
         lost = self.lost = ReplicaLost(self.replica, reason, certain=certain, left=left)
         self._stream.cancel()
+        if self._lane is not None:
+            self._lane.close()
+        if self._caller is not None:
+            self._caller.fail(lost)
         if not self.opened.done():
             self.opened.set_exception(lost)
             self.opened.exception()  # marks it as seen, should nobody wait any more
@@ -198,6 +216,32 @@ class HandleLink:
         for listener in listeners.values():
             listener(lost)
         return lost
+
+    async def _open(self, info: ReplicaInfo) -> None:
+        lane = None if info.door is None else await enter(info.door, self)
+        if self.lost is None:
+            self._lane = lane
+            self._caller = None if lane is None else Caller(lane)
+            self.opened.set_result(info)
+        elif lane is not None:
+            lane.close()
+
+    # ---- what comes over the lane -----------------------------------------------------
+
+    def came(self, message: Any) -> None:
+        if isinstance(message, Told):
+            assert self._caller is not None
+            self._caller.told(message)
+        elif isinstance(message, Goodbye):
+            self.fail("it is to go", left=True)
+        else:
+            self._deliver(message)
+
+    def room(self) -> None:
+        pass  # requests are few
+
+    def ended(self) -> None:
+        self.fail("its socket was closed")
 
     def _deliver(self, batch: Batch) -> None:
         for event in batch:

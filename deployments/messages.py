@@ -8,8 +8,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from deployments.doors import Door
 from engine.request import (
     AdmitError,
     EmptyPrompt,
@@ -85,12 +86,14 @@ class ReplicaInfo:
         block_tokens: tokens in a block of the KV cache.
         total_blocks: blocks of the whole pool.
         max_model_len: the context, in tokens.
+        door: where this gateway, and no other, has a way past Serve; None: nowhere.
     """
 
     fingerprint: str
     block_tokens: int
     total_blocks: int
     max_model_len: int
+    door: Door | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,37 @@ class Vitals:
 @dataclass(frozen=True, slots=True)
 class Goodbye:
     """The last message of a replica that is to go: what it had running goes on elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A call over a lane.
+
+    Attributes:
+        number: of the call, which its answer has too.
+        method: its name.
+        arguments: of the method.
+    """
+
+    number: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Nobody waits for the answer to this call any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The answer to a call, or the error that it raised, which is a bug."""
+
+    number: int
+    value: Any = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

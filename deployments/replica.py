@@ -8,13 +8,16 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
+from ray.util import get_node_ip_address
 
 from deployments.calls import Gone, answer_of
 from deployments.config import ServeConfig
+from deployments.doors import Doors
 from deployments.engine_config import engine_config
 from deployments.logs import join_serve
 from deployments.membership import membership
@@ -77,6 +80,7 @@ class Replica:
             request_serialization="pickle", response_serialization="pickle"
         )
         self._config = config
+        self._doors = Doors(get_node_ip_address())
         self._boxes: dict[str, Outbox] = {}
         self._owner: dict[str, str] = {}
         self._compiling: set[str] = set()
@@ -199,17 +203,21 @@ class Replica:
     async def stream(self, gateway: str) -> AsyncIterator[ReplicaInfo | Batch | Goodbye]:
         """Send what this replica is, then one message a step for as long as both live.
 
+        A gateway that comes through the door gets the messages there, and this stream is silent.
         When the stream ends, so do the gateway's requests: nobody else could read them.
         """
+        await self._doors.opened()
         await self._drop_gateway(gateway)
         if self._gone:
             yield Goodbye()
             return
         box = self._boxes[gateway] = Outbox()
+        methods = {"submit": partial(self.submit, gateway)}
         try:
-            yield self._info
-            async for batch in box.batches():
-                yield batch
+            with self._doors.expect(partial(box.attach, methods)) as door:
+                yield replace(self._info, door=door)
+                async for batch in box.batches():
+                    yield batch
         finally:
             if self._boxes.get(gateway) is box:
                 await self._drop_gateway(gateway)
@@ -231,6 +239,8 @@ class Replica:
         return self._reporter.demand
 
     def __del__(self) -> None:
+        if doors := getattr(self, "_doors", None):
+            doors.close()
         if compiler := getattr(self, "_compiler", None):
             compiler.shutdown(wait=False, cancel_futures=True)
         if engine := getattr(self, "_engine", None):
