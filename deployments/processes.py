@@ -77,6 +77,14 @@ def children(names: Iterable[str]) -> list[psutil.Process]:
     return [process for process in found if process.name() in wanted]
 
 
+def end_child(script: str) -> None:
+    """End those of this process's children that run this Python script, if any do."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if any(word.endswith(f"/{script}") for word in child.cmdline()):
+                child.terminate()
+
+
 def has_ended(process: psutil.Process) -> bool:
     """Whether a process has ended, also if nobody has taken note of it yet."""
     try:

@@ -57,6 +57,16 @@ def test_children_are_found_by_name_and_seen_to_end(child: tuple[str, int]) -> N
     eventually(lambda: processes.has_ended(process))
 
 
+def test_a_child_is_ended_by_the_script_that_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sys; sys.stdin.read()")
+    command = [sys.executable, str(tmp_path / "mine.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        processes.end_child("ine.py")
+        assert process.poll() is None
+        processes.end_child("mine.py")
+        assert process.wait(10) != 0
+
+
 def test_marked_processes_are_ended(child: tuple[str, int]) -> None:
     mark, _ = child
     assert processes.end(mark, grace_s=0.0) >= 1
