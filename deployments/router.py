@@ -6,14 +6,18 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ray import serve
+from ray.util import get_node_ip_address
 
 from deployments.autoscaling import stats_of
 from deployments.calls import answer_of
 from deployments.config import ServeConfig
+from deployments.doors import Door, Doors
 from deployments.exposition import Page
+from deployments.guest import Guest, Methods
 from deployments.hope import Hope
 from deployments.load import snapshot
 from deployments.logs import join_serve
@@ -83,6 +87,7 @@ class Router:
         self._closed = False
         self._pending = Pending()
         self._sessions: dict[str, asyncio.Queue[Word]] = {}
+        self._doors: Doors | None = None
         self._replicas: dict[str, Known] = {}
         self._placed: dict[str, int] = {}
         self._counts = Counts()
@@ -153,18 +158,25 @@ class Router:
         for ticket, finished in tickets.items():
             self._release(ticket, finished=finished)
 
-    async def session(self, gateway: str) -> AsyncIterator[Word]:
+    async def session(self, gateway: str) -> AsyncIterator[Word | Door]:
         """Yield each replica that this router gives up by itself.
 
         And once, when that is known, all there are: one that hangs since before this router
-        started is silent, and the gateways that wait for it cannot tell. The session stays open
-        while the gateway lives; when it ends, its tickets are given up.
+        started is silent, and the gateways that wait for it cannot tell. And a door, if there is
+        one, for what the gateway calls most. The session stays open while the gateway lives; when
+        it ends, its tickets are given up.
         """
         words = self._sessions[gateway] = asyncio.Queue()
         try:
             yield frozenset(self._replicas) if self._settled else None
-            while True:
-                yield await words.get()
+            if self._doors is None:
+                self._doors = Doors(get_node_ip_address())
+            await self._doors.opened()
+            with self._doors.expect(partial(Guest, self._methods)) as door:
+                if door is not None:
+                    yield door
+                while True:
+                    yield await words.get()
         finally:
             if self._sessions.get(gateway) is words:
                 del self._sessions[gateway]
@@ -261,7 +273,16 @@ class Router:
         """How many requests were accepted and have not ended, also by a router before this."""
         return max(len(self._pending), requests(self._core.gauges()))
 
+    def __del__(self) -> None:
+        if doors := getattr(self, "_doors", None):
+            doors.close()
+
     # -----------------------------------------------------------------------------------
+
+    @property
+    def _methods(self) -> Methods:
+        calls = (self.acquire, self.admit, self.bounced, self.release, self.count)
+        return {call.__name__: call for call in calls}
 
     def _vitals(self) -> dict[str, Vitals]:
         return {name: known.vitals for name, known in self._replicas.items()}

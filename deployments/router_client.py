@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 from ray.serve.handle import DeploymentHandle
 
 from deployments.calls import Gone, answer_of, detached
+from deployments.doors import Door
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Word, unavailable
 from deployments.metrics import Counts
+from deployments.router_line import RouterLine
 from router.ticket import Ticket
 
 ROUTER_RETRY_S = 0.1
@@ -55,11 +57,8 @@ class RouterClient:
         self._on_word = on_word
         self._down_since: float | None = time.monotonic()
         self._handle = plain
-        self._acquire = plain.options(method_name="acquire")
-        self._admit = plain.options(method_name="admit")
-        self._bounced = plain.options(method_name="bounced")
+        self._line = RouterLine(plain)
         self._lost = plain.options(method_name="lost")
-        self._release = plain.options(method_name="release")
         self._remember = plain.options(method_name="remember")
         self._session = plain.options(method_name="session", stream=True)
         self._live: dict[str, Ticket] = {}
@@ -77,8 +76,10 @@ class RouterClient:
 
         def question(again: bool) -> Any:
             if bounced and not again:
-                return self._bounced.remote(self._gateway, ticket)
-            return self._acquire.remote(self._gateway, _again(ticket, asked) if again else ticket)
+                return self._line.call("bounced", self._gateway, ticket)
+            return self._line.call(
+                "acquire", self._gateway, _again(ticket, asked) if again else ticket
+            )
 
         self._live[ticket.id] = ticket
         if self._down_since is None or ticket.again or bounced:
@@ -95,7 +96,7 @@ class RouterClient:
 
         def question(again: bool) -> Any:
             mine = [_again(one, asked) for one in tickets] if again else list(tickets)
-            return self._admit.remote(self._gateway, mine)
+            return self._line.call("admit", self._gateway, mine)
 
         self._live |= {ticket.id: ticket for ticket in tickets}
         if self._down_since is None:
@@ -207,7 +208,7 @@ class RouterClient:
         Raises:
             Gone: there is no router.
         """
-        call: Any = self._handle.count.remote(counts)
+        call: Any = self._line.call("count", counts)
         await answer_of(call)
 
     async def metrics(self, model: str) -> str:
@@ -242,12 +243,16 @@ class RouterClient:
         session: Any = self._session.remote(self._gateway)
         try:
             async for word in session:
+                if isinstance(word, Door):
+                    await self._line.open(word)
+                    continue
                 if self._down_since is not None and self._live:
                     self._met = True
                     self._tell_soon()
                 self._down_since = None
                 self._on_word(word)
         finally:
+            self._line.close()
             if self._down_since is None:
                 self._down_since = time.monotonic()
 
@@ -267,7 +272,7 @@ class RouterClient:
                 call: Any = self._remember.remote(self._gateway, list(self._live.values()))
             else:
                 released, self._released = self._released, {}
-                call = self._release.remote(released)
+                call = self._line.call("release", released)
             try:
                 await answer_of(call)
             except Gone:

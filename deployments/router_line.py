@@ -1,0 +1,62 @@
+"""RouterLine: a gateway's calls to the Router, over a lane or, without one, through Serve."""
+
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+
+from deployments.caller import Caller
+from deployments.calls import Gone
+from deployments.doors import Door, enter
+from deployments.lane import Lane
+
+
+class RouterLine:
+    """Calls the Router.
+
+    What it returns is awaited, as what Serve returns is, through `deployments.calls.answer_of`,
+    and has a method ``cancel``.
+
+    Args:
+        handle: of the Router.
+    """
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+        self._methods: dict[str, Any] = {}
+        self._lane: Lane | None = None
+        self._caller: Caller | None = None
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the Router."""
+        if self._caller is not None:
+            return self._caller.call(method, *arguments)
+        if method not in self._methods:
+            self._methods[method] = self._handle.options(method_name=method)
+        return self._methods[method].remote(*arguments)
+
+    async def open(self, door: Door) -> None:
+        """Go through the Router's door, if there is a way."""
+        self.close()
+        self._lane = await enter(door, self)
+        self._caller = None if self._lane is None else Caller(self._lane)
+
+    def close(self) -> None:
+        """Call through Serve from now on; what is open has no answer."""
+        lane, self._lane = self._lane, None
+        caller, self._caller = self._caller, None
+        if lane is not None:
+            lane.close()
+        if caller is not None:
+            caller.fail(Gone("the lane to the router has ended"))
+
+    # ---- what comes over the lane -----------------------------------------------------
+
+    def came(self, message: Any) -> None:
+        if self._caller is not None:
+            self._caller.told(message)
+
+    def room(self) -> None:
+        pass  # calls are few
+
+    def ended(self) -> None:
+        self.close()
