@@ -74,6 +74,7 @@ class Gateway:
         self._info: ReplicaInfo | None = None
         self._background = [
             detached(self._router.keep_session()),
+            detached(self._router.keep_lane()),
             detached(self._keep_counting()),
         ]
 

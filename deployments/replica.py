@@ -35,6 +35,7 @@ from deployments.news import Figures, News
 from deployments.outbox import Outbox
 from deployments.prefix_news import PrefixNews
 from deployments.reporting import Reporter
+from deployments.router_line import RouterLine
 from deployments.tracing import StaySpans, Tracing
 from engine.request import AdmitError, InvalidParam, SamplingParams
 from engine.submission import Delta, EngineFailed, StepReport, Submission
@@ -79,6 +80,7 @@ class Replica:
         self._router = router.options(
             request_serialization="pickle", response_serialization="pickle"
         )
+        self._line = RouterLine(self._router)
         self._config = config
         self._doors = Doors(get_node_ip_address())
         self._boxes: dict[str, Outbox] = {}
@@ -112,6 +114,7 @@ class Replica:
         )
         self._reporter = Reporter(news, self._figures, self._send)
         self._reporting = self._loop.create_task(self._reporter.run())
+        self._keeping = self._loop.create_task(self._line.keep())
         me = serve.get_deployment_handle(context.deployment, context.app_name, _check_exists=False)
         self._following = self._loop.create_task(self._follow(membership(me, self._name)))
 
@@ -352,6 +355,6 @@ class Replica:
         )
 
     async def _send(self, report: Report, vitals: Vitals) -> Heard:
-        call: Any = self._router.report.remote(report, vitals, self._info)
+        call: Any = self._line.call("report", report, vitals, self._info)
         heard: Heard = await answer_of(call)
         return heard

@@ -158,25 +158,18 @@ class Router:
         for ticket, finished in tickets.items():
             self._release(ticket, finished=finished)
 
-    async def session(self, gateway: str) -> AsyncIterator[Word | Door]:
+    async def session(self, gateway: str) -> AsyncIterator[Word]:
         """Yield each replica that this router gives up by itself.
 
         And once, when that is known, all there are: one that hangs since before this router
-        started is silent, and the gateways that wait for it cannot tell. And a door, if there is
-        one, for what the gateway calls most. The session stays open while the gateway lives; when
-        it ends, its tickets are given up.
+        started is silent, and the gateways that wait for it cannot tell. The session stays open
+        while the gateway lives; when it ends, its tickets are given up.
         """
         words = self._sessions[gateway] = asyncio.Queue()
         try:
             yield frozenset(self._replicas) if self._settled else None
-            if self._doors is None:
-                self._doors = Doors(get_node_ip_address())
-            await self._doors.opened()
-            with self._doors.expect(partial(Guest, self._methods)) as door:
-                if door is not None:
-                    yield door
-                while True:
-                    yield await words.get()
+            while True:
+                yield await words.get()
         finally:
             if self._sessions.get(gateway) is words:
                 del self._sessions[gateway]
@@ -263,6 +256,26 @@ class Router:
             else:
                 self._lose(replica, "unreachable", lost)
 
+    # ---- from both --------------------------------------------------------------------
+
+    async def lane(self) -> AsyncIterator[Door]:
+        """Yield a door for what the caller calls most, if there can be one.
+
+        Its lane is for as long as it likes; this lasts as long as the caller lives.
+        """
+        if self._doors is None:
+            self._doors = Doors(get_node_ip_address())
+        await self._doors.opened()
+        with self._doors.expect(partial(Guest, self._methods)) as door:
+            if door is not None:
+                yield door
+            await asyncio.Event().wait()
+
+    @property
+    def _methods(self) -> Methods:
+        calls = (self.acquire, self.admit, self.bounced, self.release, self.count, self.report)
+        return {call.__name__: call for call in calls}
+
     # ---- from whoever stops all of it -------------------------------------------------
 
     async def close(self) -> None:
@@ -278,11 +291,6 @@ class Router:
             doors.close()
 
     # -----------------------------------------------------------------------------------
-
-    @property
-    def _methods(self) -> Methods:
-        calls = (self.acquire, self.admit, self.bounced, self.release, self.count)
-        return {call.__name__: call for call in calls}
 
     def _vitals(self) -> dict[str, Vitals]:
         return {name: known.vitals for name, known in self._replicas.items()}

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from ray.serve.handle import DeploymentHandle
 
 from deployments.calls import Gone, answer_of, detached
-from deployments.doors import Door
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo, Word, unavailable
 from deployments.metrics import Counts
 from deployments.router_line import RouterLine
@@ -230,6 +229,10 @@ class RouterClient:
         answer: dict[str, Any] = await _soon(call)
         return answer
 
+    async def keep_lane(self) -> None:
+        """Have what is asked most often go over a lane, for ever."""
+        await self._line.keep()
+
     async def keep_session(self) -> None:
         """Hold a stream to the router open for ever, so that it notices when this process dies."""
         while True:
@@ -243,16 +246,12 @@ class RouterClient:
         session: Any = self._session.remote(self._gateway)
         try:
             async for word in session:
-                if isinstance(word, Door):
-                    await self._line.open(word)
-                    continue
                 if self._down_since is not None and self._live:
                     self._met = True
                     self._tell_soon()
                 self._down_since = None
                 self._on_word(word)
         finally:
-            self._line.close()
             if self._down_since is None:
                 self._down_since = time.monotonic()
 

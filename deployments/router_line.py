@@ -1,13 +1,19 @@
-"""RouterLine: a gateway's calls to the Router, over a lane or, without one, through Serve."""
+"""RouterLine: calls of the Router, over a lane or, without one, through Serve."""
 
-from typing import Any
+import asyncio
+import logging
+from typing import Any, Final
 
 from ray.serve.handle import DeploymentHandle
 
 from deployments.caller import Caller
-from deployments.calls import Gone
+from deployments.calls import Gone, answer_of
 from deployments.doors import Door, enter
 from deployments.lane import Lane
+
+RETRY_S: Final = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class RouterLine:
@@ -23,6 +29,7 @@ class RouterLine:
     def __init__(self, handle: DeploymentHandle) -> None:
         self._handle = handle
         self._methods: dict[str, Any] = {}
+        self._stream: Any = None
         self._lane: Lane | None = None
         self._caller: Caller | None = None
 
@@ -31,16 +38,31 @@ class RouterLine:
         if self._caller is not None:
             return self._caller.call(method, *arguments)
         if method not in self._methods:
-            self._methods[method] = self._handle.options(method_name=method)
+            self._methods[method] = getattr(self._handle, method)
         return self._methods[method].remote(*arguments)
 
-    async def open(self, door: Door) -> None:
-        """Go through the Router's door, if there is a way."""
-        self.close()
+    async def keep(self) -> None:
+        """Have a lane whenever there can be one, for ever."""
+        while True:
+            try:
+                await answer_of(self._follow())
+            except Exception as error:
+                logger.info("the lane to the router ended: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        self._stream = self._handle.options(stream=True).lane.remote()
+        try:
+            async for door in self._stream:
+                await self._open(door)
+        finally:
+            self._close()
+
+    async def _open(self, door: Door) -> None:
         self._lane = await enter(door, self)
         self._caller = None if self._lane is None else Caller(self._lane)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Call through Serve from now on; what is open has no answer."""
         lane, self._lane = self._lane, None
         caller, self._caller = self._caller, None
@@ -59,4 +81,6 @@ class RouterLine:
         pass  # calls are few
 
     def ended(self) -> None:
-        self.close()
+        self._close()
+        # There will be another one.
+        self._stream.cancel()

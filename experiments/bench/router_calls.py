@@ -1,4 +1,4 @@
-"""CPU time of the Router's process for what it is asked, through Serve and Ray."""
+"""CPU time of the Router's process for what it is asked, over lanes as gateways and replicas do."""
 
 import asyncio
 import random
@@ -18,6 +18,7 @@ from router.ticket import Ticket
 
 if TYPE_CHECKING:
     from deployments.router_client import RouterClient
+    from deployments.router_line import RouterLine
 
 REPLICAS, AT_ONCE, WARM = 16, 32, 500
 _UNLIMITED: Final = 100_000
@@ -47,6 +48,7 @@ async def _measure(config: ServeConfig, calls: int) -> Sequence[Row]:
 
     from deployments.router import Router
     from deployments.router_client import RouterClient
+    from deployments.router_line import RouterLine
 
     serve.start(proxy_location="Disabled")
     plain: Any = serve.deployment(Router)
@@ -57,10 +59,12 @@ async def _measure(config: ServeConfig, calls: int) -> Sequence[Row]:
         lambda: serve.run(deployment.bind(config), name="bench", route_prefix=None)
     )
     served = Served("", psutil.Process())
-    reports = _Reports(handle)
-    await reports.send(REPLICAS)
+    line = RouterLine(handle)
+    reports = _Reports(line)
     client = RouterClient(handle, "bench", random.Random(0), 10.0, 1024, lambda _: None)
-    session = asyncio.create_task(client.keep_session())
+    kept = [client.keep_session(), client.keep_lane(), line.keep()]
+    tasks = [asyncio.create_task(one) for one in kept]
+    await reports.send(REPLICAS)
     rows = []
     for what, sender in (("request", _Requests(client)), ("report", reports)):
         await sender.send(WARM)
@@ -70,7 +74,8 @@ async def _measure(config: ServeConfig, calls: int) -> Sequence[Row]:
         spent = used_by_parts(before, after, frozenset())["Router"]
         note = f"{AT_ONCE} at once, {calls / seconds:,.0f}/s meanwhile"
         rows.append(Row(f"router's process, each {what}", spent / calls / 1e3, "µs of CPU", note))
-    session.cancel()
+    for task in tasks:
+        task.cancel()
     return rows
 
 
@@ -99,9 +104,8 @@ class _Requests:
 class _Reports:
     """Reports for replicas that are not there."""
 
-    def __init__(self, handle: Any) -> None:
-        plain = handle.options(request_serialization="pickle", response_serialization="pickle")
-        self._report = plain.options(method_name="report")
+    def __init__(self, line: "RouterLine") -> None:
+        self._line = line
         self._seq = 0
 
     async def send(self, calls: int) -> None:
@@ -126,4 +130,4 @@ class _Reports:
                 max_waiting=256,
                 held=() if self._seq <= REPLICAS else None,
             )
-            await answer_of(self._report.remote(report, Vitals(True, 0, 0), _INFO))
+            await answer_of(self._line.call("report", report, Vitals(True, 0, 0), _INFO))

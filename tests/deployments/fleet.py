@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from deployments.config import ServeConfig
-from deployments.doors import Doors
 from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals
 from deployments.router import Router
 from deployments.tenant import Access, Tenant
@@ -20,22 +19,13 @@ def ticket(name: str, blocks: int = 4, **more: Any) -> Ticket:
 
 
 class Fleet:
-    """A router, and replicas of ten blocks that report to it by hand.
+    """A router, and replicas of ten blocks that report to it by hand."""
 
-    Args:
-        tenants: that it knows.
-        door: let gateways have lanes to it.
-        settings: of the router.
-    """
-
-    def __init__(self, *tenants: Tenant, door: bool = False, **settings: Any) -> None:
+    def __init__(self, *tenants: Tenant, **settings: Any) -> None:
         # One replica is all that a new router has to hear of before it places anything.
         settings = {"lookahead": 0, "replicas": 1} | settings
         config = ServeConfig(**settings).with_access(Access(tenants, ()) if tenants else None)
         self.router = Router(config)
-        if not door:
-            self.router._doors = Doors("127.0.0.1")
-            self.router._doors.close()
         self._seq: dict[str, int] = {}
 
     async def report(

@@ -73,6 +73,9 @@ class FakeRouter:
         tenants = [{"tenant": name} for name in ("search", "batch")]
         return {"model": model, "replicas": [], "tenants": tenants}
 
+    async def keep_lane(self) -> None:
+        await asyncio.Event().wait()
+
     async def keep_session(self) -> None:
         await asyncio.Event().wait()
 

@@ -115,10 +115,15 @@ class FakeRouter:
         self.reports: list[Report] = []
         self.report = SimpleNamespace(remote=self._report)
         self.left = SimpleNamespace(remote=self._left)
+        self.lane = SimpleNamespace(remote=self._lane)
         self.gone: list[str] = []
 
     def options(self, **_: Any) -> "FakeRouter":
         return self
+
+    async def _lane(self) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
 
     async def _left(self, replica: str) -> None:
         self.gone.append(replica)
@@ -163,6 +168,7 @@ class House:
             gate.set()
         self.replica._reporting.cancel()
         self.replica._following.cancel()
+        self.replica._keeping.cancel()
         self.replica._doors.close()
 
     async def submit(self, key: str, grammar: str | None = None) -> Refusal | None:

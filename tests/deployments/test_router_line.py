@@ -8,10 +8,35 @@ from typing import Any
 import pytest
 
 from deployments import router as module
-from deployments import router_client
+from deployments import router_client, router_line
 from deployments.messages import Word
 from deployments.router_client import RouterClient
+from deployments.router_line import RouterLine
 from tests.deployments.fleet import Fleet, ticket
+
+STREAMS = {"session", "lane"}
+
+
+class Stream:
+    """A call to a generator."""
+
+    def __init__(self, messages: AsyncIterator[Any]) -> None:
+        self._messages = messages
+        self._task: asyncio.Task[Any] | None = None
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Any:
+        self._task = asyncio.ensure_future(self._next())
+        return await self._task
+
+    async def _next(self) -> Any:
+        return await anext(self._messages)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class Serve:
@@ -22,15 +47,15 @@ class Serve:
         self.through: list[str] = []
 
     def options(self, method_name: str = "", **_: Any) -> Any:
-        return Method(self._called(method_name)) if method_name else self
+        return getattr(self, method_name) if method_name else self
 
-    def _called(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
             self.through.append(name)
             answer = getattr(self._router, name)(*arguments)
-            return answer if name == "session" else asyncio.ensure_future(answer)
+            return Stream(answer) if name in STREAMS else asyncio.ensure_future(answer)
 
-        return call
+        return Method(call)
 
 
 class Method:
@@ -39,34 +64,37 @@ class Method:
 
 
 class Pair:
-    """A client of a router, once it has its lane."""
+    """A client of a router, and their lane."""
 
     def __init__(self) -> None:
-        self.fleet = Fleet(door=True)
-        self.serve = Serve(self.fleet)
+        self.fleet = Fleet()
+        self.serve: Any = Serve(self.fleet)
         self.words: list[Word] = []
-        self.client = RouterClient(
-            self.serve,  # type: ignore[arg-type]
-            "g",
-            random.Random(0),
-            60.0,
-            9,
-            self.words.append,
-        )
-        self.session = asyncio.create_task(self.client.keep_session())
+        self.client = RouterClient(self.serve, "g", random.Random(0), 60.0, 9, self.words.append)
+        kept = (self.client.keep_session(), self.client.keep_lane())
+        self.tasks = [asyncio.create_task(one) for one in kept]
+
+    @property
+    def line(self) -> RouterLine:
+        return self.client._line
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+        assert self.fleet.router._doors is not None
+        self.fleet.router._doors.close()
 
 
 @pytest.fixture
 async def pair(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     monkeypatch.setattr(module, "get_node_ip_address", lambda: "127.0.0.1")
     monkeypatch.setattr(router_client, "ROUTER_RETRY_S", 0.001)
+    monkeypatch.setattr(router_line, "RETRY_S", 0.001)
     pair = Pair()
-    await until(lambda: pair.client._line._caller)
+    await until(lambda: pair.line._caller)
     yield pair
-    pair.session.cancel()
-    await asyncio.wait([pair.session])
-    assert pair.fleet.router._doors is not None
-    pair.fleet.router._doors.close()
+    await pair.close()
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -81,8 +109,8 @@ async def test_what_is_frequent_goes_over_the_lane(pair: Pair) -> None:
     assert await pair.client.admit([ticket("b"), ticket("c", again=True)]) is None
     pair.client.release("a", finished=True)
     await until(lambda: pair.fleet.grants() == 2)
-    assert pair.serve.through == ["session"]
-    assert pair.words == [None], "the door is no word of a replica"
+    assert set(pair.serve.through) == STREAMS
+    assert pair.words == [None]
 
 
 async def test_who_stops_waiting_gives_its_ticket_up(pair: Pair) -> None:
@@ -92,13 +120,28 @@ async def test_who_stops_waiting_gives_its_ticket_up(pair: Pair) -> None:
     await until(lambda: pair.fleet.grants() == 0)
 
 
-async def test_without_the_lane_calls_go_through_serve_and_keep_their_place(pair: Pair) -> None:
+async def test_without_the_lane_calls_go_through_serve_until_there_is_another(pair: Pair) -> None:
     waits = asyncio.create_task(pair.client.place(ticket("a"), bounced=False))
     await until(lambda: pair.fleet.grants() == 1)
-    lane = pair.client._line._lane
-    assert lane is not None
-    lane.close()
-    await until(lambda: "acquire" in pair.serve.through)
+    first = pair.line._lane
+    assert first is not None
+    first.close()
+    await until(lambda: pair.line._lane not in (None, first))
     await pair.fleet.report("r")
     assert await waits == "r"
     assert pair.fleet.grants() == 1
+    calls = len(pair.serve.through)
+    assert await pair.client.place(ticket("b"), bounced=False) == "r"
+    assert len(pair.serve.through) == calls
+
+
+async def test_before_there_is_a_lane_calls_go_through_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    pair = Pair()
+    await until(lambda: "lane" in pair.serve.through and pair.fleet.router._doors)
+    await pair.fleet.report("r")
+    assert await pair.client.place(ticket("a"), bounced=False) == "r"
+    assert pair.serve.through.count("acquire") == 1
+    await pair.close()
