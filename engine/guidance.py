@@ -11,17 +11,15 @@ moves elsewhere goes on under the same masks once its tokens are replayed.
 import json
 import time
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from tokenizers import Tokenizer
+from llguidance import LLMatcher, LLParserLimits
 
 from engine.request import InvalidParam, require
-from engine.text import TokenBytes
 from engine.time_budget import OverBudget, TimeBudget
+from engine.vocabulary import grammar_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -127,7 +125,7 @@ class Guides:
         # What is refused is not kept.  Nobody but `deep_copy` touches what is.
         self._compiled = lru_cache(kept)(self._compile)
         self._clock = clock
-        self._tokens = _tokens(tokenizer, vocab, eos_token_ids) if eos_token_ids else None
+        self._tokens = grammar_tokens(tokenizer, vocab, eos_token_ids) if eos_token_ids else None
 
     def matcher(self, grammar: str, generated: Sequence[int] = ()) -> "Matcher":
         """Return a matcher at the start of ``grammar``, or after ``generated``.
@@ -246,48 +244,6 @@ class Matcher:
             raise GuidanceError(str(error)) from None
         if self._inner.is_error():
             raise GuidanceError(_sentence(self._inner.get_error()))
-
-
-class _Vocabulary:
-    """A tokenizer as llguidance asks for it: what each token adds to a text, and how a text is cut.
-
-    llguidance can read tokenizer.json itself, but takes each added token that looks like
-    ``<this>`` for a special one, which is no text; here a token adds what the detokenizer
-    says it does.
-    """
-
-    bos_token_id = None
-
-    def __init__(
-        self, tokenizer: "PreTrainedTokenizerFast", vocab: int, eos_token_ids: Sequence[int]
-    ) -> None:
-        raw: Tokenizer = copy(tokenizer.backend_tokenizer)
-        raw.no_padding()
-        raw.no_truncation()
-        raw.encode_special_tokens = True  # the name of a special token, in a text, is text
-        self._raw = raw
-        self.eos_token_id = eos_token_ids[0]
-        added = raw.get_added_tokens_decoder().items()
-        self.special_token_ids = [id for id, token in added if token.special]
-        special, texts = frozenset(self.special_token_ids), TokenBytes(raw)
-        self.tokens = [
-            (raw.id_to_token(id) or "").encode() if id in special else texts.of(id, False) or b""
-            for id in range(max(vocab, raw.get_vocab_size(with_added_tokens=True)))
-        ]
-
-    def __call__(self, text: bytes) -> list[int]:
-        encoding = self._raw.encode(text.decode(errors="replace"), add_special_tokens=False)
-        ids: list[int] = encoding.ids
-        return ids
-
-
-def _tokens(
-    tokenizer: "PreTrainedTokenizerFast", vocab: int, eos_token_ids: Sequence[int]
-) -> LLTokenizer:
-    vocabulary = _Vocabulary(tokenizer, vocab, eos_token_ids)
-    return LLTokenizer(
-        TokenizerWrapper(vocabulary), n_vocab=len(vocabulary.tokens), eos_token=list(eos_token_ids)
-    )
 
 
 def _require_size(grammar: str) -> None:

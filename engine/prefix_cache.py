@@ -25,9 +25,10 @@ from collections import OrderedDict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from engine.block_names import BlockNames
 from engine.blocks import Allocation, Found, NoCapacity, blocks_for
-from engine.prefix_hash import LastNames, hint, names_after
-from engine.prefix_log import PrefixLog
+from engine.coming import Coming
+from engine.prefix_hash import LastNames, names_after
 from engine.request import is_int, require
 
 
@@ -75,15 +76,11 @@ class BlockManager:
         self._tables: dict[int, list[int]] = {}
         self._chains: dict[int, _Chain] = {}
         self._holders: dict[int, int] = {}
-        self._name_of: dict[int, bytes] = {}
-        self._block_of: dict[bytes, int] = {}
+        self._named = BlockNames(depths)
         # In order of eviction. A dict that is emptied from the front is searched through what
         # was there before it comes to its first key.
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._coming: dict[bytes, int] = {}  # what is being computed, and for which table
-        self._depths = depths
-        self._told: set[int] = set()  # blocks that are told of; all are named
-        self._log = PrefixLog()
+        self._coming = Coming()
         self._names = LastNames(block_tokens)
 
     # ---- as every BlockSpace --------------------------------------------------------
@@ -139,9 +136,7 @@ class BlockManager:
             self._holders[block] = self._holders.get(block, 0) + 1
         self._tables[id] = hits + self._take(fresh)
         self._chains[id] = _Chain(list(names), len(hits))
-        for name in names[len(hits) + 1 :]:
-            if name not in self._block_of:
-                self._coming.setdefault(name, id)
+        self._coming.announce(id, self._named.missing(names[len(hits) + 1 :]))
         return Allocation(len(hits) * self._block_tokens)
 
     def append_slot(self, id: int, total: int) -> None:
@@ -172,7 +167,7 @@ class BlockManager:
                 self._holders[block] = left  # in its place in the order, see held_prefixes
                 continue
             del self._holders[block]
-            if block in self._name_of:
+            if block in self._named:
                 self._cached[block] = None
             else:
                 heapq.heappush(self._unused, block)
@@ -198,9 +193,7 @@ class BlockManager:
         coming = 0
         if self._coming:
             last = (len(tokens) - 1) // self._block_tokens
-            while len(hits) + coming < last and names[len(hits) + coming + 1] in self._coming:
-                coming += 1
-            coming *= self._block_tokens
+            coming = self._coming.leading(names[len(hits) + 1 : last + 1]) * self._block_tokens
         return Found(
             tokens=len(hits) * self._block_tokens,
             held=tuple(block for block in hits if block in self._holders),
@@ -229,18 +222,12 @@ class BlockManager:
             names += names_after(names[-1], tokens[known : full * size], size)
         while chain.named < full:
             block, name = table[chain.named], names[chain.named + 1]
-            if self._block_of.setdefault(name, block) != block:
+            if not self._named.give(block, name, chain.named + 1):
                 chain.open = False
                 self._withdraw(id, chain)
                 return
-            self._name_of[block] = name
-            if self._coming.get(name) == id:
-                del self._coming[name]
+            self._coming.withdraw(id, (name,))
             chain.named += 1
-            # A name has one depth, so who asks for some depths asks for the names there.
-            if self._depths is None or chain.named in self._depths:
-                self._told.add(block)
-                self._log.stored(hint(name))
 
     def take_events(self) -> tuple[list[int], list[int]]:
         """Return the hints of blocks that can be found since the last call, or no more.
@@ -248,7 +235,7 @@ class BlockManager:
         A block that came and went in between is in neither list, so the log never holds
         more than there are blocks, twice.
         """
-        return self._log.take()
+        return self._named.take_events()
 
     def held_prefixes(self, most: int) -> list[int]:
         """Return the hints of blocks that can be found; ``take_events`` begins anew.
@@ -257,11 +244,8 @@ class BlockManager:
             most: how many at most. Those that are evicted last come first, so each one comes
                 after the block that it depends on.
         """
-        self._log = PrefixLog()
         # A held block has been held for as long as those that depend on it, or longer.
-        lasting = itertools.chain(self._holders, reversed(self._cached))
-        names = (self._name_of[block] for block in lasting if block in self._told)
-        return [hint(name) for name in itertools.islice(names, most)]
+        return self._named.hints(itertools.chain(self._holders, reversed(self._cached)), most)
 
     def audit(self) -> None:
         """Check that the books add up, in time that grows with the blocks there are.
@@ -274,7 +258,7 @@ class BlockManager:
             names, named = self._chains[id].names, self._chains[id].named
             for place, block in enumerate(table):
                 held[block] = held.get(block, 0) + 1
-                if place < named and self._block_of.get(names[place + 1]) != block:
+                if place < named and self._named.block(names[place + 1]) != block:
                     raise BooksBroken(f"block {block} of request {id} has lost its name")
         if held != self._holders:
             raise BooksBroken(f"the tables hold {held}, the books say {self._holders}")
@@ -284,15 +268,9 @@ class BlockManager:
                 f"{len(self._unused)} unused, {len(held)} held and {len(self._cached)} cached "
                 f"blocks are not the {self._total} there are"
             )
-        if {name: block for block, name in self._name_of.items()} != self._block_of:
-            raise BooksBroken("names and blocks do not match")
-        if any(block in self._name_of for block in self._unused):
-            raise BooksBroken("an unused block has a name")
-        if not all(block in self._name_of for block in self._cached):
-            raise BooksBroken("a cached block has no name")
-        if not self._told <= set(self._name_of):
-            raise BooksBroken("blocks without a name are told of")
-        if not set(self._coming.values()) <= set(self._tables):
+        if fault := self._named.fault(self._unused, self._cached):
+            raise BooksBroken(fault)
+        if not self._coming.ids() <= set(self._tables):
             raise BooksBroken("blocks are said to come that nobody computes")
 
     # ---- parts ----------------------------------------------------------------------
@@ -302,7 +280,7 @@ class BlockManager:
         hits: list[int] = []
         last = (len(tokens) - 1) // self._block_tokens
         for name in names[1 : last + 1]:
-            block = self._block_of.get(name)
+            block = self._named.block(name)
             if block is None:
                 break
             hits.append(block)
@@ -310,9 +288,7 @@ class BlockManager:
 
     def _withdraw(self, id: int, chain: _Chain) -> None:
         """Announce nothing of a table any more."""
-        for name in chain.names[chain.named + 1 :]:
-            if self._coming.get(name) == id:
-                del self._coming[name]
+        self._coming.withdraw(id, chain.names[chain.named + 1 :])
 
     def _require_free(self, count: int, free: int) -> None:
         if count > free:
@@ -329,9 +305,5 @@ class BlockManager:
     def _evict(self) -> int:
         """Forget the cached block that was held last the longest ago."""
         block, _ = self._cached.popitem(last=False)
-        name = self._name_of.pop(block)
-        del self._block_of[name]
-        if block in self._told:
-            self._told.remove(block)
-            self._log.removed(hint(name))
+        self._named.forget(block)
         return block

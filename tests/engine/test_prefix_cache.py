@@ -143,7 +143,7 @@ def test_a_check_finds_books_that_do_not_add_up() -> None:
     with pytest.raises(BooksBroken, match="the tables hold"):
         blocks.audit()
     blocks._holders[0] -= 1
-    del blocks._name_of[0]
+    del blocks._named._name_of[0]
     with pytest.raises(BooksBroken, match="do not match"):
         blocks.audit()
 
