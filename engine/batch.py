@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from engine.attention.plan import Segment
 
@@ -50,6 +52,11 @@ class Batch:
         wanted: [wanted] rows whose logits are needed: the last one of each chunk that ends
             its prompt, then each decode.
         scored: rows of prompts that are needed besides.
+        sources: [rows] for a row whose token the step before chooses, which of that step's
+            wanted rows it is, else -1; None if all are in ``tokens``. Where it is not -1,
+            ``tokens`` has any token of the vocabulary.
+        chosen: int64 [wanted of the step before], the tokens that it chose, which a device
+            may still be computing; there when the batch is computed.
     """
 
     tokens: Int64s
@@ -60,6 +67,8 @@ class Batch:
     block_tables: Tables
     wanted: Int64s
     scored: Sequence[Scored] = ()
+    sources: Int32s | None = None
+    chosen: Tensor | None = None
 
     @property
     def segments(self) -> list[Segment]:
@@ -79,12 +88,24 @@ class Batch:
         first = np.repeat(self.starts - begins, self.lengths)
         return (first + np.arange(len(self.tokens))).astype(np.int32)
 
+    def filled(self, ids: Tensor, sources: Tensor) -> Tensor:
+        """Put the tokens that the step before chose in their places, without waiting for them.
+
+        Args:
+            ids: [rows] ``tokens``, where the model is.
+            sources: [rows], at the same place.
+        """
+        if self.chosen is None:
+            raise ValueError("the step before has not been computed")
+        found = self.chosen.to(ids.device, ids.dtype, non_blocking=True)
+        return torch.where(sources < 0, ids, found[sources.clamp(min=0).long()])
+
     def part(self, segment: int, wanted: Sequence[int], scored: Sequence[Scored]) -> "Batch":
         """One segment as a batch of its own; ``wanted`` and ``scored`` count its own rows."""
         end = int(self.ends()[segment])
-        one = slice(segment, segment + 1)
+        one, rows = slice(segment, segment + 1), slice(end - int(self.lengths[segment]), end)
         return Batch(
-            self.tokens[end - int(self.lengths[segment]) : end],
+            self.tokens[rows],
             self.starts[one],
             self.lengths[one],
             self.tables[one],
@@ -92,6 +113,8 @@ class Batch:
             self.block_tables,
             np.array(wanted, dtype=np.int64),
             scored,
+            None if self.sources is None else self.sources[rows],
+            self.chosen,
         )
 
 

@@ -50,7 +50,11 @@ class _Row:
 
 
 class BatchBuilder:
-    """Makes the batches of one scheduler's plans, in order, none while another is computed."""
+    """Makes the batches of one scheduler's plans, in order.
+
+    While it makes one, the batch before may be under way, none before that. So a seat that is
+    given up with a batch is not taken again with the same one.
+    """
 
     def __init__(self, sequences: Sequences, max_seqs: int, max_tokens: int) -> None:
         """Seat nobody.
@@ -62,8 +66,8 @@ class BatchBuilder:
         """
         self._sequences = sequences
         width = blocks_for(max_tokens, sequences.blocks.block_tokens)
-        self._array = np.zeros((max_seqs, width), dtype=np.int32)
-        self._free = list(range(max_seqs))
+        self._array = np.zeros((2 * max_seqs, width), dtype=np.int32)
+        self._free = list(range(2 * max_seqs))
         self._rows: dict[int, _Row] = {}
         # Of the last batch, and of the next one too if that has the same decodes and no chunks.
         self._chunks = 0
@@ -72,12 +76,19 @@ class BatchBuilder:
         self._tables: list[Sequence[int]] = []
         self._seats: Int32s = np.zeros(0, dtype=np.int32)
 
-    def prepare(self, plan: ScheduleOutput, tops: Mapping[int, int] | None = None) -> Batch:
+    def prepare(
+        self,
+        plan: ScheduleOutput,
+        tops: Mapping[int, int] | None = None,
+        awaited: Sequence[int] = (),
+    ) -> Batch:
         """Take from the scheduler what the step needs; it may change while the model runs.
 
         Args:
-            plan: the step; the batches before it have been computed.
+            plan: the step; the batches before the last one have been computed.
             tops: for each request whose prompt is to be scored, the likeliest tokens to tell.
+            awaited: those whose next token the last one chooses, in the order of its rows,
+                if that is still being computed.
         """
         changed = self._chunks or plan.prefill or plan.preempted
         if changed or plan.decode != self._decode:
@@ -102,15 +113,21 @@ class BatchBuilder:
         starts += [len(row.tokens) - 1 for row in decoding]
         lengths = np.ones(len(starts), dtype=np.int32)
         lengths[: len(plan.prefill)] = [chunk.len for chunk in plan.prefill]
+        positions, sources = np.array(starts, dtype=np.int32), None
+        if awaited:
+            sources = _sources(rows, plan.decode, awaited)
+            # Their newest token is one more than is known.
+            positions[len(plan.prefill) :] += sources[rows - len(decoding) :] >= 0
         return Batch(
             np.array(tokens, dtype=np.int64),
-            np.array(starts, dtype=np.int32),
+            positions,
             lengths,
             self._tables,
             self._seats,
             self._array,
             np.array(wanted, dtype=np.int64),
             scored,
+            sources,
         )
 
     def _scored(self, segment: int, chunk: Chunk, row: int, top: int) -> Scored:
@@ -121,16 +138,17 @@ class BatchBuilder:
 
     def _seat_all(self, plan: ScheduleOutput) -> None:
         """Give each sequence of the plan a seat; those that are not in it lose theirs."""
-        rows = self._rows
+        rows, left = self._rows, list[int]()
         ids = [*[chunk.id for chunk in plan.prefill], *plan.decode]
         present = set(ids)
         # One that was preempted may be back in this same plan, over other blocks.
         for id in [*[id for id in rows if id not in present], *plan.preempted]:
             if (row := rows.pop(id, None)) is not None:
-                self._free.append(row.seat)
+                left.append(row.seat)
         for id in [id for id in ids if id not in rows]:
             table = self._sequences.blocks.block_table(id)
             rows[id] = _Row(self._sequences.tokens(id), table, self._free.pop())
+        self._free += left  # only now: the last batch may be under way, and reads its seats
         chunked = [rows[chunk.id] for chunk in plan.prefill]
         for row in chunked:
             self._copy(row)
@@ -145,3 +163,11 @@ class BatchBuilder:
         """Bring the array up to what has been added to a table."""
         filled, row.filled = row.filled, len(row.table)
         self._array[row.seat, filled : row.filled] = row.table[filled:]
+
+
+def _sources(rows: int, decode: Sequence[int], awaited: Sequence[int]) -> Int32s:
+    """For each row, the last ones being decodes, where its token is among those awaited, or -1."""
+    place = {id: row for row, id in enumerate(awaited)}
+    sources = np.full(rows, -1, dtype=np.int32)
+    sources[rows - len(decode) :] = [place.get(id, -1) for id in decode]
+    return sources

@@ -8,7 +8,7 @@ from typing import Self
 from engine.batch import Batch
 from engine.live import Live
 from engine.plan import ScheduleOutput
-from engine.step import StepExecutor, StepResult, reason_of
+from engine.step import Launched, StepExecutor, StepResult, reason_of
 from engine.submission import Delta
 from engine.swap import Copy
 
@@ -26,7 +26,10 @@ class Flight:
         chunked: [chunks] those of which a part of the prompt is computed.
         ending: [wanted] the requests that get a token.
         lives: [wanted] the same requests.
+        positions: [wanted] of their draws, if not all tokens before them are known.
         copies: what goes to host memory and comes from there first.
+        misled: requests that it goes on with from a token that turned out to be another. What
+            it makes of them is void, and they are planned again.
     """
 
     plan: ScheduleOutput
@@ -35,7 +38,9 @@ class Flight:
     chunked: list[Live]
     ending: list[int]
     lives: list[Live]
+    positions: list[int] | None
     copies: list[Copy]
+    misled: set[int] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -45,22 +50,31 @@ class Flight:
         chunked = [known[chunk.id] for chunk in plan.prefill]
         ending = [chunk.id for chunk in plan.prefill if chunk.last] + plan.decode
         ids = [chunk.id for chunk in plan.prefill] + plan.decode
-        return cls(plan, batch, ids, chunked, ending, [known[id] for id in ending], copies)
+        lives = [known[id] for id in ending]
+        positions = None
+        if batch.sources is not None:
+            unknown = (batch.sources[batch.wanted] >= 0).tolist()
+            positions = [
+                len(live.generated) + more for live, more in zip(lives, unknown, strict=True)
+            ]
+        return cls(plan, batch, ids, chunked, ending, lives, positions, copies)
 
     def starting(self) -> list[Live]:
         """Those of which no step has computed anything so far."""
         return [live for live in (*self.chunked, *self.lives) if not live.started]
 
-    def run(self, executor: StepExecutor) -> StepResult:
-        """Compute it."""
+    def launch(self, executor: StepExecutor) -> Launched:
+        """Compute it, or have a device do so."""
         rows = [live.row for live in self.lives]
-        return executor.run(self.batch, self.ids, self.ending, rows)
+        return executor.launch(self.batch, self.ids, self.ending, rows, self.positions)
 
     def take(self, result: StepResult) -> set[int]:
         """Give each request its token; return whom it ends.
 
-        A request whose grammar fails joins the errors.
+        A request whose grammar fails joins the errors. One that had ended before gets nothing:
+        the step was launched before that was known.
         """
+        result.void(self.misled)
         for chunk, live in zip(self.plan.prefill, self.chunked, strict=True):
             if chunk.id in result.prompts:
                 live.score(chunk.start, result.prompts[chunk.id])
@@ -68,6 +82,9 @@ class Flight:
         tokens = result.tokens
         for live in self.lives:
             if (token := tokens.get(live.id)) is None:
+                continue
+            if live.finish is not None:
+                del tokens[live.id]
                 continue
             try:
                 if live.take(token):

@@ -7,7 +7,7 @@ not allow.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -62,39 +62,52 @@ class SampleRow:
         object.__setattr__(self, "made", TokenCounts() if counts else None)
 
     @property
-    def banned(self) -> Tensor | None:
-        """The stop tokens while it is too early for them, else nothing."""
-        return self.ban if len(self.generated) < self.params.min_tokens else None
+    def needs_tokens(self) -> bool:
+        """Whether its choice depends on which tokens came before, not only on how many."""
+        return self.seen is not None or self.made is not None or self.matcher is not None
 
-    @property
-    def adjusts(self) -> bool:
+    def at(self, position: int) -> "SampleRow":
+        """The row of the draw at ``position``, whose tokens before it need not be known.
+
+        Not for one that :attr:`needs_tokens`.
+        """
+        return replace(self, generated=range(position))
+
+    def banned(self, position: int) -> Tensor | None:
+        """The stop tokens while it is too early for them, else nothing."""
+        return self.ban if position < self.params.min_tokens else None
+
+    def adjusts(self, position: int) -> bool:
         """Whether it changes its logits at all."""
-        params = self.params
         return (
             self.seen is not None
             or self.made is not None
             or self.bias is not None
-            or params.min_tokens > len(self.generated)
+            or self.params.min_tokens > position
             or self.matcher is not None
         )
 
 
-def adjusted(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+def adjusted(
+    logits: Tensor, rows: Sequence[SampleRow], positions: Sequence[int] | None = None
+) -> Tensor:
     """The logits that tokens are chosen from: a copy if any row changes its own.
 
     Args:
         logits: float32 [rows, vocab], as the model gave them; not changed.
         rows: what goes with each row.
+        positions: of the draws; None: each is after what its row has generated.
     """
     copied = False
     for i, row in enumerate(rows):
-        if not row.adjusts:
+        position = len(row.generated) if positions is None else positions[i]
+        if not row.adjusts(position):
             continue
         if not copied:
             logits, copied = logits.clone(), True
         _penalise(logits[i], row)
         _add_bias(logits[i], row)
-        _mask(logits[i], row)
+        _mask(logits[i], row, position)
     return logits
 
 
@@ -138,8 +151,8 @@ def _add_bias(values: Tensor, row: SampleRow) -> None:
         values[_sent(tokens, values)] += _sent(biases, values)
 
 
-def _mask(values: Tensor, row: SampleRow) -> None:
-    banned = row.banned
+def _mask(values: Tensor, row: SampleRow, position: int) -> None:
+    banned = row.banned(position)
     if row.matcher is not None:
         allowed = torch.from_numpy(_allowed(row.matcher, banned, values.numel()))
         values.masked_fill_(~_sent(allowed, values), -math.inf)

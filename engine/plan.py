@@ -128,6 +128,12 @@ class Plan:
         self.chunk_rows.append((state, end))
         self.budget -= length
 
+    def present(self) -> "Plan":
+        """Return it without requests that have ended or were aborted since it was made."""
+        rows = [*[state for state, _ in self.chunk_rows], *self.decode_rows]
+        gone = [state for state in rows if state.gone]
+        return self.without(gone) if gone else self
+
     def without(self, states: Iterable[RequestState]) -> "Plan":
         """Return a copy that computes nothing of some requests; their tokens are budget again."""
         gone = {state.id for state in states}

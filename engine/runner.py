@@ -12,7 +12,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from engine.attention.paged import PagedAttention
 from engine.batch import Batch, Int64s
-from engine.cuda.upload import current
+from engine.cuda.upload import current, upload
 from engine.kv_pool import KVPool
 
 ATTENTION = "tidegate_paged"
@@ -150,7 +150,7 @@ class ModelRunner:
         with current(self.pool.device):
             plan = self._attention.plan(batch)
             output = self._model.base_model(
-                input_ids=torch.from_numpy(batch.tokens).to(self.pool.device)[None],
+                input_ids=self._ids(batch)[None],
                 position_ids=plan.positions[None],
                 use_cache=False,
                 paged_attention=self._attention,
@@ -159,10 +159,17 @@ class ModelRunner:
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 
+    def _ids(self, batch: Batch) -> Tensor:
+        """Int64 [rows], without waiting for what the device does before."""
+        if batch.sources is None:
+            return upload((batch.tokens,), self.pool.device)[0]
+        sources = batch.sources.astype(np.int64)
+        return batch.filled(*upload((batch.tokens, sources), self.pool.device))
+
     @torch.inference_mode()
     def logits(self, hidden: Tensor, rows: Sequence[int] | Int64s) -> Tensor:
         """Return [len(rows), vocab] float32 logits of some rows of hidden states."""
-        kept = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(hidden.device)
         with current(hidden.device):
+            (kept,) = upload((np.asarray(rows, dtype=np.int64),), hidden.device)
             logits: Tensor = self._head(inputs_embeds=hidden[None, kept]).logits[0].float()
         return logits

@@ -13,6 +13,7 @@ Order of operations: what ``engine.logits`` does, temperature, top_k, top_p, min
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch import Tensor
 from engine.logits import SampleRow, adjusted, largest
 from engine.noise import Noise, noise_key
 from engine.request import SamplingParams
+from engine.sampled import Known, Sampled
 
 # Below this a float32 temperature could round to 0, and 0 / 0 is no number.
 _MIN_TEMPERATURE = 1e-37
@@ -48,6 +50,10 @@ class SamplingError(Exception):
 class Sampler:
     """Chooses a token for each row of logits.
 
+    Attributes:
+        asynchronous: what :meth:`start` returns may still be under way on a device, which the
+            next step can be queued behind before anybody here knows the tokens.
+
     Args:
         vocab: width of the logits.
         device: where the logits are.
@@ -55,6 +61,8 @@ class Sampler:
             bit, only the speed: on a CPU a row at a time stays in the cache, on an
             accelerator fewer launches count.  None chooses by the device.
     """
+
+    asynchronous: ClassVar[bool] = False
 
     def __init__(
         self, vocab: int, device: torch.device | str = "cpu", group: int | None = None
@@ -102,6 +110,20 @@ class Sampler:
         for i, token in zip(filtered, drawn, strict=True):
             out[i] = token
         return out
+
+    def start(
+        self, logits: Tensor, rows: Sequence[SampleRow], positions: Sequence[int] | None = None
+    ) -> Sampled:
+        """Begin to choose as :meth:`sample` does; this sampler has chosen when it returns.
+
+        Args:
+            logits: as in ``sample``.
+            rows: likewise.
+            positions: of the draws, where not all tokens before them are known; else None.
+        """
+        if positions is not None:
+            rows = [row.at(n) for row, n in zip(rows, positions, strict=True)]
+        return Known(self.sample(logits, rows))
 
     def _tops(self, logits: Tensor) -> list[float]:
         """The largest logit of each row, nan if it holds one."""

@@ -40,6 +40,7 @@ from engine.request import (
     StepOutput,
     Token,
 )
+from engine.results import Results
 from engine.roster import Roster
 from engine.scheduler_config import SchedulerConfig, SchedulerStats
 from engine.swap import Copy, SwapSpace
@@ -95,8 +96,8 @@ class Scheduler:
         self._planner = Planner(config, blocks, self._roster, prefill_policy or WholePrompt())
         self._plan = Plan(0)
         self._flying: Plan | None = None
+        self._results = Results(self._roster)
         self._next_id = 0
-        self._recomputed = 0
 
     # ---- requests come and go -------------------------------------------------------
 
@@ -163,28 +164,33 @@ class Scheduler:
         if self._flying is not None:
             return
         self._flying = flying = self._plan
-        for state, end in flying.chunk_rows:
-            if not state.gone:
-                self._compute(state, end)
-                state.awaits = int(end == len(state.tokens))
-        for state in flying.decode_rows:
-            state.flying = state.awaits = 1
-            state.computed += 1
+        self._results.expect(flying)
         self._steps += 1
         self._plan = self._planner.next(self._steps, ahead=True)
+
+    def launch_ahead(self) -> ScheduleOutput | None:
+        """Return the plan that was made ahead as it is: it is computed whatever the results say.
+
+        They are taken first all the same. Rows of requests that they end are void.
+
+        Returns:
+            None if the plan has to wait for them: memory is short in it, or somebody waits
+            who may start in a way that takes a plan made after all that is known.
+        """
+        plan, config = self._plan, self.config
+        picky = config.admission_preemption or config.max_passes
+        if not plan.open or (picky and self._roster.waiting):
+            return None
+        return self._decided(plan.present())
 
     def resume(self) -> ScheduleOutput:
         """Return the plan that was made ahead, less those who have ended since.
 
         Who has come since, or can start now, is in it as well.
         """
-        plan = self._plan
-        if not plan.open:  # who is left out of it may find room by now
+        if not self._plan.open:  # who is left out of it may find room by now
             return self._decided(self._planner.next(self._steps))
-        rows = [*[state for state, _ in plan.chunk_rows], *plan.decode_rows]
-        if gone := [state for state in rows if state.gone]:
-            plan = plan.without(gone)
-        return self._decided(self._planner.admit(plan, self._steps))
+        return self._decided(self._planner.admit(self._plan.present(), self._steps))
 
     def on_step(self, outputs: Iterable[StepOutput]) -> list[Token | Finished]:
         """Take the results of the last plan.
@@ -222,6 +228,16 @@ class Scheduler:
             Who ended, and why.
         """
         return self._take(tokens, stops)[1]
+
+    def _take(
+        self, tokens: Mapping[int, int], stops: Collection[int]
+    ) -> tuple[list[RequestState], dict[int, FinishReason]]:
+        """Take the results of the step in flight; return who grew, in row order, and who ended."""
+        flying, self._flying = self._flying, None
+        if flying is not None:
+            return self._results.take(flying, tokens, stops, expected=True)
+        plan, self._plan = self._plan, Plan(0)
+        return self._results.take(plan, tokens, stops)
 
     def take_copies(self) -> list[Copy]:
         """Return the copies to make before the forward pass of the plan just made, in order.
@@ -290,7 +306,7 @@ class Scheduler:
             preemptions=roster.preemptions,
             admission_preemptions=roster.admission_preemptions,
             gap_admissions=roster.gap_admissions,
-            recomputed_tokens=self._recomputed,
+            recomputed_tokens=self._results.recomputed,
             steps=self._steps,
             queried_tokens=roster.queried_tokens,
             found_tokens=roster.found_tokens,
@@ -300,53 +316,3 @@ class Scheduler:
     def _decided(self, plan: Plan) -> ScheduleOutput:
         self._plan = plan
         return ScheduleOutput(plan.prefill, plan.decode, plan.preempted)
-
-    # ---- results --------------------------------------------------------------------
-
-    def _take(
-        self, tokens: Mapping[int, int], stops: Collection[int]
-    ) -> tuple[list[RequestState], dict[int, FinishReason]]:
-        """Take results; return who grew, in row order, and who of them ended."""
-        ahead = self._flying is not None
-        plan, self._flying = self._flying or self._plan, None
-        if not ahead:
-            self._plan = Plan(0)
-        sampled: list[RequestState] = []
-        for state, end in plan.chunk_rows:
-            if state.gone:
-                continue
-            last = end == len(state.tokens)
-            if not ahead:
-                if last and state.id not in tokens:
-                    continue
-                self._compute(state, end)
-            state.flying = 0
-            self._roster.computed(state)
-            if last:
-                sampled.append(state)
-        sampled += plan.decode_rows
-        grown: list[RequestState] = []
-        ended: dict[int, FinishReason] = {}
-        for state in sampled:
-            if state.gone:
-                continue
-            id = state.id
-            if (token := tokens.get(id)) is None:
-                if ahead:
-                    raise ValueError(f"request {id} has neither a token nor been aborted")
-                continue
-            so_far = state.tokens
-            state.computed = total = len(so_far)
-            state.flying = state.awaits = 0
-            so_far.append(token)
-            grown.append(state)
-            if id in stops or total + 1 >= state.end:
-                ended[id] = FinishReason.STOP if id in stops else FinishReason.LENGTH
-                self._roster.leave(id)
-        return grown, ended
-
-    def _compute(self, state: RequestState, end: int) -> None:
-        """Count a chunk up to ``end`` as computed, or in flight."""
-        self._recomputed += max(0, min(end, state.high) - state.computed)
-        state.flying = end - state.computed
-        state.computed = end

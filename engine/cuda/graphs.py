@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.triton_paged import TileStep
+from engine.batch import Batch
 from engine.cuda.layout import Ints, StepLayout
 from engine.cuda.upload import upload
 
@@ -143,12 +144,13 @@ class DecodeGraphs:
         # The largest first: the others fit into its memory.
         self._graphs = {size: record(work(size)) for size in reversed(self._sizes)}
 
-    def run(self, tokens: Ints, layout: StepLayout) -> Tensor:
+    def run(self, tokens: Ints, layout: StepLayout, batch: Batch | None = None) -> Tensor:
         """Compute one token of each sequence.
 
         Args:
             tokens: [rows], at most ``largest``.
             layout: of segments of one token each.
+            batch: says which tokens the step before chose; None: none.
 
         Returns:
             Hidden states [rows, width], valid until the next call.
@@ -156,6 +158,9 @@ class DecodeGraphs:
         count = len(tokens)
         size = next(size for size in self._sizes if size >= count)
         self._fill(tokens, layout, size)
+        if batch is not None and batch.sources is not None:
+            (sources,) = upload((batch.sources,), self._device)
+            self._rows[0, :count] = batch.filled(self._rows[0, :count], sources)
         graph = self._graphs[size]
         graph.replay()
         return graph.output[:count]

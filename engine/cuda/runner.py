@@ -78,8 +78,8 @@ class CudaRunner:
             raise IndexError(f"positions are from 0 to {self._positions - 1}")
         with current(self.pool.device):
             if self._graphs and len(tokens) <= self._graphs.largest and is_decode(batch.lengths):
-                return self._graphs.run(tokens, layout)
-            return self._at_once(tokens, layout)
+                return self._graphs.run(tokens, layout, batch)
+            return self._at_once(tokens, layout, batch)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, rows: Sequence[int] | Int64s) -> Tensor:
@@ -94,6 +94,9 @@ class CudaRunner:
     def _body(self, tokens: Tensor, step: TileStep) -> Tensor:
         return self._decoder.hidden(tokens, step, self._attention, self.pool.data)
 
-    def _at_once(self, tokens: Ints, layout: StepLayout) -> Tensor:
-        ids, *arrays = upload((tokens, *layout.arrays()), self.pool.device)
+    def _at_once(self, tokens: Ints, layout: StepLayout, batch: Batch) -> Tensor:
+        known = tokens if batch.sources is None else np.stack((tokens, batch.sources))
+        ids, *arrays = upload((known, *layout.arrays()), self.pool.device)
+        if batch.sources is not None:
+            ids = batch.filled(ids[0], ids[1])
         return self._body(ids, TileStep.of(layout, arrays))

@@ -1,4 +1,4 @@
-"""The device: which one is launched on, and a step's numbers there in one copy."""
+"""The device: which one is launched on, and a step's numbers there and back in one copy each."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,3 +28,27 @@ def upload(arrays: Sequence[Array], device: torch.device) -> list[Tensor]:
         flat = flat.pin_memory().to(device, non_blocking=True)
     parts = torch.split(flat, sizes)
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+class Download:
+    """A tensor on its way from the device to the host.
+
+    The copy is queued behind what the device has been given so far, and is not held up by what
+    it is given later.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        """Begin to copy ``tensor``, whose device is current, without waiting for it."""
+        self._host, self._done = tensor, None
+        if tensor.device.type == "cuda":
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor, non_blocking=True)
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._done.record()
+
+    def wait(self) -> Array:
+        """Return it when it is there."""
+        if self._done is not None:
+            self._done.synchronize()
+        found: Array = self._host.cpu().numpy()
+        return found

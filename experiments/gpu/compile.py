@@ -120,7 +120,7 @@ def compile_all(capability: int, dtype: torch.dtype, head_dims: tuple[int, ...])
                 table = list(range(-(-rows // 16)))
                 runner.forward(batch_of([1] * rows, [Segment(table, 0, rows)], [rows - 1]))
         rows_of = [SampleRow(SamplingParams(temperature=t), 0, [1], []) for t in (0.0, 1.0)]
-        CudaSampler(512, cpu).choose(torch.zeros(2, 512), rows_of)
+        CudaSampler(512, cpu).choose(torch.zeros(2, 512), rows_of, [0, 0])
     return done
 
 

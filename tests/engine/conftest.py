@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.rig import Bench
+from engine.sampling import Sampler
+from tests.engine.rig import Bench, EarlySampler
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 collect_ignore_glob = [] if HAS_TRITON else ["cuda/*", "attention/test_triton*"]
@@ -24,9 +25,14 @@ def matrix_units() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "overlap"])
-def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Both of the engine's loops, for every Bench that a test makes."""
-    overlap: bool = request.param
+_LOOPS = {"plain": (False, Sampler), "overlap": (True, Sampler), "ahead": (True, EarlySampler)}
+
+
+@pytest.fixture(params=_LOOPS)
+def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way in which the engine makes its steps, for every Bench that a test makes."""
+    loop: str = request.param
+    overlap, sampler = _LOOPS[loop]
     monkeypatch.setattr(Bench, "overlap", overlap)
-    return overlap
+    monkeypatch.setattr(Bench, "sampler", sampler)
+    return loop

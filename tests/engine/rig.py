@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
+import pytest
 from torch import Tensor
 
 from engine.batch import Batch
@@ -26,6 +27,9 @@ from engine.text import TokenBytes
 from tests.engine.tiny import VOCAB, tiny_runner, word_tokenizer
 
 TIMEOUT = 30.0
+WAITING_LOOPS = pytest.mark.parametrize("each_loop", ["plain", "overlap"], indirect=True)
+"""For tests of one step at a time: none is launched before the one before it is known."""
+
 EOS = 2
 
 
@@ -37,6 +41,12 @@ class FaultyRunner(ModelRunner):
     def hidden(self, batch: Batch) -> Tensor:
         self.before(batch)
         return super().hidden(batch)
+
+
+class EarlySampler(Sampler):
+    """As a device's: the next step is launched before anybody here knows the tokens."""
+
+    asynchronous = True
 
 
 class Inbox:
@@ -81,10 +91,11 @@ class Bench:
     """An engine over a tiny model, its inbox and its scheduler.
 
     Attributes:
-        overlap: which loop they all have; see the fixture ``each_loop``.
+        overlap, sampler: which loop they all have; see the fixture ``each_loop``.
     """
 
     overlap: ClassVar[bool] = False
+    sampler: ClassVar[type[Sampler]] = Sampler
 
     def __init__(
         self,
@@ -122,7 +133,7 @@ class Bench:
         self.engine = Engine(
             scheduler,
             self.runner,
-            Sampler(VOCAB),
+            self.sampler(VOCAB),
             TokenBytes(word_tokenizer()),
             (eos,),
             self.inbox,

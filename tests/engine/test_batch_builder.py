@@ -80,6 +80,52 @@ def test_any_batch_is_as_if_nothing_had_been_kept(
                 scheduler.on_step([StepOutput(id, token, stop=token == stop) for id in ids])
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(2, 9)), min_size=1, max_size=14),
+    drops=st.lists(st.integers(0, 13), max_size=20),
+)
+def test_a_batch_made_while_the_one_before_is_computed_leaves_that_alone(
+    lengths: list[tuple[int, int]], drops: list[int]
+) -> None:
+    """Its rows lie where they did, and unknown tokens are the step's before, one further on."""
+    scheduler = make_scheduler(
+        blocks=40, block_tokens=2, prefill=Chunked(4), max_seqs=4, max_batch_tokens=9
+    )
+    for length, count in lengths:
+        scheduler.add(Request(list(range(length)), count))
+    builder = BatchBuilder(scheduler, 4, 20)
+    plan = scheduler.schedule()
+    batch = builder.prepare(plan)
+    leaving = iter(drops)
+    while scheduler.has_unfinished():
+        before = [list(table) for table in batch.tables]
+        scheduler.schedule_ahead()
+        if (gone := next(leaving, None)) is not None:
+            scheduler.abort(gone)
+        ending = [chunk.id for chunk in plan.prefill if chunk.last] + plan.decode
+        ahead = scheduler.launch_ahead()
+        early = None
+        if ahead is not None and (ahead.prefill or ahead.decode):
+            early = builder.prepare(ahead, None, ending)
+        for seat, table in zip(batch.seats, before, strict=True):
+            assert batch.block_tables[seat, : len(table)].tolist() == table
+        scheduler.on_step([StepOutput(id, id % 7) for id in ending])
+        if early is None or ahead is None:
+            plan = scheduler.resume()
+            batch = builder.prepare(plan) if plan.prefill or plan.decode else batch
+            continue
+        plan, batch = ahead, early
+        assert (batch.sources is not None) == bool(ending)
+        for id in [id for id in plan.decode if id in scheduler]:
+            row = len(batch.tokens) - len(plan.decode) + plan.decode.index(id)
+            source = -1 if batch.sources is None else int(batch.sources[row])
+            token = ending[source] % 7 if source >= 0 else int(batch.tokens[row])
+            assert token == scheduler.tokens(id)[-1]
+            segment = len(plan.prefill) + plan.decode.index(id)
+            assert batch.starts[segment] == len(scheduler.tokens(id)) - 1
+
+
 def test_one_that_was_preempted_and_is_back_in_the_same_plan_has_other_blocks() -> None:
     """Over a prefix cache it may need fewer new blocks than it gave back."""
     scheduler = make_scheduler(blocks=6, block_tokens=2)

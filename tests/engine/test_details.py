@@ -241,7 +241,7 @@ def test_one_that_fails_at_once_has_waited_too() -> None:
     bench.runner.before = fail
     bench.submit("a")
     now = 4.0
-    bench.engine.step()
+    bench.run()
     (delta,) = bench.inbox.of("a")
     assert (delta.error, delta.detail) == ("RuntimeError: no kernel", Detail(queued_s=4.0))
 

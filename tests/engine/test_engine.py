@@ -13,7 +13,7 @@ from engine.logits import SampleRow
 from engine.request import FinishReason, InvalidParam, NeverFits, QueueFull, SamplingParams
 from engine.sampling import SamplingError
 from engine.submission import DuplicateKey, EngineFailed, Submission
-from tests.engine.rig import TIMEOUT, Bench
+from tests.engine.rig import TIMEOUT, WAITING_LOOPS, Bench
 from tests.engine.tiny import VOCAB
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -92,9 +92,10 @@ def test_what_may_still_become_a_stop_string_is_sent_when_nothing_follows(bench:
     assert bench.inbox.of("token")[-1].finish is FinishReason.STOP
 
 
+@WAITING_LOOPS
 def test_a_draw_knows_its_seed_its_prompt_and_all_tokens_so_far(bench: Bench) -> None:
     """Noise of one position for all, or penalties that forget, give fluent, wrong answers."""
-    sampler = bench.engine._executor._sampler
+    sampler = bench.engine._loop._pipeline._executor._sampler
     sample, seen = sampler.sample, []
 
     def record(logits: Tensor, rows: Sequence[SampleRow]) -> list[int | SamplingError]:
@@ -201,7 +202,7 @@ def test_a_step_that_hangs_is_no_idleness_though_its_requests_were_aborted(
     now = 0.0
     bench = Bench(monotonic=lambda: now)
     bench.submit("a", max_tokens=2)
-    run = bench.engine._executor.run
+    run = bench.engine._loop._pipeline._executor.launch
 
     def hang(*arguments: Any) -> Any:
         nonlocal now
@@ -212,7 +213,7 @@ def test_a_step_that_hangs_is_no_idleness_though_its_requests_were_aborted(
         assert bench.engine.progress().since == 100, "a newcomer is no progress"
         return run(*arguments)
 
-    monkeypatch.setattr(bench.engine._executor, "run", hang)
+    monkeypatch.setattr(bench.engine._loop._pipeline._executor, "launch", hang)
     bench.engine.step()
     assert (bench.engine.progress().busy, bench.engine.progress().since) == (True, 0)
 

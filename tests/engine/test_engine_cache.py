@@ -6,7 +6,7 @@ from engine.prefix_hash import chain
 from engine.request import SamplingParams
 from engine.runner import Batch
 from engine.submission import Submission
-from tests.engine.rig import Bench
+from tests.engine.rig import WAITING_LOOPS, Bench
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -95,6 +95,7 @@ def test_what_a_failed_step_left_behind_is_not_found() -> None:
     assert cached_tokens(bench, "b") == 0
 
 
+@WAITING_LOOPS
 def test_an_abort_while_its_step_runs_leaves_what_was_computed_before() -> None:
     """Fault: tokens of the step that is under way count as computed."""
     bench = Bench(cache=True, chunk=8)

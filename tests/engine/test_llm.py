@@ -85,7 +85,7 @@ def test_after_a_failed_call_the_next_one_starts_clean(
         raise RuntimeError("no kernel")
 
     with monkeypatch.context() as broken:
-        broken.setattr(llm._engine._executor._runner, "hidden", fail)
+        broken.setattr(llm._engine._loop._pipeline._executor._runner, "hidden", fail)
         with pytest.raises(GenerationFailed, match="prompt 0: RuntimeError: no kernel"):
             llm.generate("The sea", GREEDY, progress=False)
     assert llm.generate("The sea", GREEDY, progress=False)[0].token_ids

@@ -73,7 +73,7 @@ def test_only_penalties_read_what_was_generated(kind: str) -> None:
         "minimum": {"min_tokens": 9, "stop_tokens": frozenset({EOS})},
     }[kind]
     logits, one = gaussian(1)[0], row(generated=Unread((5, 6)), **more)
-    assert one.adjusts
+    assert one.adjusts(2)
     assert not torch.equal(alone(logits, one), logits)
 
 

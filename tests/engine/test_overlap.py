@@ -148,7 +148,7 @@ def test_a_step_that_is_interrupted_while_it_waits_can_be_taken_up_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in LLM.generate, and the next call finds the last one's step in flight."""
-    worker = bench.engine._worker
+    worker = bench.engine._loop._pipeline._worker
     assert worker is not None
     bench.submit("a", max_tokens=3)
 

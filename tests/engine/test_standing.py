@@ -28,6 +28,7 @@ class Watcher:
 
         monkeypatch.setattr(Live, "tell", watched)
         monkeypatch.setattr(bench.engine, "_changed", self)
+        monkeypatch.setattr(bench.engine._loop, "_lock", self)
 
     def look(self) -> None:
         if not self._looking:
@@ -68,7 +69,8 @@ def test_whose_blocks_are_free_is_no_more_among_those_that_hold_some(
     bench.engine.submit(Submission("too late", (3, 4), SamplingParams(), start_by=4))
     for _ in range(2):
         bench.engine.step()
-    id = bench.engine._ids["by error"]
+    id = bench.engine._lives.id_of("by error")
+    assert id is not None
     broken = bench.blocks.block_table(id)[0]
     bench.runner.before = fail
     bench.engine.abort("by abort")
@@ -87,13 +89,13 @@ def test_whose_blocks_are_free_is_no_more_among_those_that_hold_some(
 def test_who_has_ended_and_has_not_been_told_stands_no_more() -> None:
     bench = Bench(eos=-1)
     told: list[tuple[Standing, tuple[str, ...]]] = []
-    on_step = bench.engine._on_step
+    on_step = bench.engine._loop.on_step
 
     def hear(report: StepReport) -> None:
         told.append((bench.engine.standing(), tuple(delta.key for delta in report.deltas)))
         on_step(report)
 
-    bench.engine._on_step = hear
+    bench.engine._loop.on_step = hear
     bench.submit("short", max_tokens=1)
     bench.submit("long", max_tokens=2)
     bench.run()

@@ -65,18 +65,18 @@ def test_logits_that_are_no_numbers_fail_their_own_request(bench: Bench) -> None
 def test_a_request_that_fails_after_the_forward_fails_alone(bench: Bench, part: str) -> None:
     engine = bench.engine
     if part == "sampler":
-        sample = engine._executor._sampler.sample
+        sample = engine._loop._pipeline._executor._sampler.sample
 
         def sampled(logits: Tensor, rows: Sequence[SampleRow]) -> object:
             if any(66 in row.prompt for row in rows):
                 raise RuntimeError("no draw")
             return sample(logits, rows)
 
-        engine._executor._sampler.sample = sampled  # type: ignore[method-assign,assignment]
+        engine._loop._pipeline._executor._sampler.sample = sampled  # type: ignore[method-assign,assignment]
     bench.submit("good")
     bench.submit("bad", (5, 66))
     if part == "text":
-        (bad,) = (live for live in engine._live.values() if live.key == "bad")
+        (bad,) = (live for live in engine._lives if live.key == "bad")
 
         class Broken:
             def feed(self, token: int) -> None:

@@ -1,9 +1,11 @@
 """Llama-like models through the Triton kernels, against transformers and against themselves."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -117,6 +119,29 @@ def test_a_row_has_the_same_bits_whole_in_chunks_as_a_decode_and_in_company() ->
     mixed = [Segment([0, 4], 0, 6), Segment(OTHER, 10, 1)]
     together = runner.forward(batch_of([*range(6), TOKENS[10]], mixed, [5, 6]))
     assert torch.equal(together[1], whole[10])
+
+
+@pytest.mark.parametrize("graphs", [0, 2])
+def test_a_row_takes_the_token_that_the_step_before_has_chosen(graphs: int) -> None:
+    """From where it lies, in a decode step and beside a chunk; others keep their own."""
+    runner = runner_of(tiny(LlamaForCausalLM, LlamaConfig), graphs)
+    for table in (TABLE, OTHER):
+        run(runner, table, 0, TOKENS[:3])
+    whole = run(runner, TABLE, 3, TOKENS[3:5])
+    chosen = torch.tensor([9, TOKENS[4], TOKENS[3]])
+    decodes = [Segment([4], 0, 1), Segment(OTHER, 3, 1)]
+    batch = batch_of([TOKENS[0], 0], decodes, [0, 1])
+    late = replace(batch, sources=np.array([-1, 2], dtype=np.int32), chosen=chosen)
+    alone = runner.forward(batch_of(TOKENS[:1], decodes[:1], [0]))
+    got = runner.forward(late)
+    assert torch.equal(got[0], alone[0])
+    assert torch.equal(got[1], whole[0])
+    mixed = batch_of([1, 2, 0], [Segment([4], 0, 2), Segment(OTHER, 4, 1)], [1, 2])
+    sources = np.array([-1, -1, 1], dtype=np.int32)
+    beside = runner.forward(replace(mixed, sources=sources, chosen=chosen))
+    assert torch.equal(beside[1], whole[1])
+    with pytest.raises(ValueError, match="has not been computed"):
+        runner.forward(replace(mixed, sources=sources))
 
 
 def test_rows_of_padding_leave_other_blocks_alone() -> None:

@@ -68,7 +68,7 @@ def test_a_nucleus_larger_than_the_ranks_is_found_all_the_same() -> None:
     rows = [row(seed, temperature=1.5, top_p=0.98) for seed in range(6)]
     logits = gaussian(6) / 4
     with patch.object(sampling, "HEAD", 4):
-        chosen = CudaSampler(VOCAB, "cpu").choose(logits, rows, 4)
+        chosen = CudaSampler(VOCAB, "cpu").choose(logits, rows, [0] * 6, 4)
         assert not any(chosen.fetch()[2])
         assert CudaSampler(VOCAB, "cpu").sample(logits, rows) == Sampler(VOCAB).sample(logits, rows)
 
@@ -137,6 +137,39 @@ def test_tokens_and_errors_come_in_one_copy() -> None:
     with patch.object(sampling, "draw_tokens", waits.draw), waits:
         chosen = CudaSampler(VOCAB, "cpu").sample(logits, rows)
     assert len(chosen) == 48
+    assert waits.seen == ["cpu"]
+
+
+def test_what_was_told_of_a_nucleus_that_was_not_found_at_once_is_taken_back() -> None:
+    """The next step may have gone on from it: whoever launched that has to know."""
+    rows = [row(seed, temperature=1.5, top_p=0.98) for seed in range(6)]
+    logits, sampler = gaussian(6) / 4, CudaSampler(VOCAB, "cpu")
+    with patch.object(sampling.CudaSampler.choose, "__defaults__", (4,)):
+        choice = sampler.start(logits, rows)
+        told = choice.tokens.tolist()
+        chosen = choice.fetch()
+    assert chosen == Sampler(VOCAB).sample(logits, rows)
+    assert choice.changed == [i for i in range(6) if told[i] != chosen[i]] != []
+    sure = sampler.start(logits, rows)
+    assert (sure.tokens.tolist(), sure.changed) == (sure.fetch(), [])
+
+
+def test_draws_are_those_of_their_positions_though_the_tokens_before_are_unknown() -> None:
+    rows, logits = [replace(one, prompt=[3]) for one in some_rows(24)], gaussian(24)
+    rows = [one for one in rows if not one.needs_tokens]
+    late = [replace(one, generated=one.generated[:-1]) for one in rows]
+    positions = [len(one.generated) for one in rows]
+    sampler = CudaSampler(VOCAB, "cpu")
+    sampled = sampler.start(logits[: len(rows)], late, positions)
+    assert sampled.fetch() == sampler.sample(logits[: len(rows)], rows)
+
+
+def test_nothing_waits_for_the_device_before_the_tokens_are_asked_for() -> None:
+    waits, logits, rows = Waits(), gaussian(48), some_rows(48)
+    with patch.object(sampling, "draw_tokens", waits.draw), waits:
+        choice = CudaSampler(VOCAB, "cpu").start(logits, rows, [0] * 48)
+        assert waits.seen == []
+        choice.fetch()
     assert waits.seen == ["cpu"]
 
 
