@@ -209,6 +209,8 @@ class Account:
         as there is less than none. If even its own queue exceeds it, all of that counts.
         """
         blocks, seats = self.free_blocks, self.free_seats
+        if blocks >= 0 and seats >= 0:
+            return 0
         count = 0
         for grant in reversed(self.charged.values()):
             if (blocks >= 0 and seats >= 0) or count >= enough:

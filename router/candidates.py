@@ -29,8 +29,12 @@ class Candidates:
 
     def put(self, account: Account) -> None:
         """Add a replica, or take over that its account has changed."""
-        name, order = account.figures.replica, account.order
-        if account.open and account.free_seats > 0:
+        name = account.figures.replica
+        if not account.open:
+            self.discard(name)
+            return
+        order = account.order
+        if account.free_seats > 0:
             self._roomy.put(name, order)
         else:
             self._roomy.discard(name)

@@ -12,22 +12,20 @@ class Coming:
     and goes with every ticket, and is small enough for a processor's cache.
 
     Invariants: a replica is in ``holders`` of a hash if and only if the hash has a number there,
-    which is > 0; the length is that of all these together.
+    which is > 0.
 
     Attributes:
         holders: the replicas by hash. Not to be changed.
+        pairs: numbers, of all replicas together.
     """
 
-    __slots__ = ("_counts", "_pairs", "holders")
+    __slots__ = ("_counts", "holders", "pairs")
 
     def __init__(self) -> None:
         """Start with no ticket."""
         self._counts: dict[str, dict[int, int]] = {}
-        self._pairs = 0
+        self.pairs = 0
         self.holders = Holders()
-
-    def __len__(self) -> int:
-        return self._pairs
 
     def to(self, replica: str) -> Mapping[int, int]:
         """What the replica will hold."""
@@ -38,32 +36,33 @@ class Coming:
         counts = self._counts.get(replica)
         if counts is None:
             counts = self._counts[replica] = {}
-        before = len(counts)
+        first = []
         for key in keys:
-            count = counts.get(key, 0)
-            counts[key] = count + 1
-            if not count:
-                self.holders.add(key, replica)
-        self._pairs += len(counts) - before
+            if key in counts:
+                counts[key] += 1
+            else:
+                counts[key] = 1
+                first.append(key)
+        self.holders.add(first, replica)
+        self.pairs += len(first)
 
     def remove(self, replica: str, keys: tuple[int, ...]) -> None:
         """Count it no more; nothing happens if the replica was dropped since."""
         counts = self._counts.get(replica)
         if counts is None:
             return
-        before = len(counts)
+        last = []
         for key in keys:
-            left = counts[key] - 1
+            left = counts.pop(key) - 1
             if left:
                 counts[key] = left
             else:
-                del counts[key]
-                self.holders.remove(key, replica)
-        self._pairs += len(counts) - before
+                last.append(key)
+        self.holders.remove(last, replica)
+        self.pairs -= len(last)
 
     def drop(self, replica: str) -> None:
         """Forget a replica with all its tickets."""
         counts = self._counts.pop(replica, {})
-        self._pairs -= len(counts)
-        for key in counts:
-            self.holders.remove(key, replica)
+        self.holders.remove(counts, replica)
+        self.pairs -= len(counts)

@@ -1,6 +1,6 @@
 """Holders: the replicas that hold each hash of a prompt's beginning."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -47,24 +47,28 @@ class Holders:
         holder = self._one.get(key)
         return replica in self._several[key] if holder == _SEVERAL else holder == replica
 
-    def add(self, key: int, replica: str) -> None:
-        """Note that the replica holds a hash, which it did not."""
-        holder = self._one.setdefault(key, replica)
-        if holder == replica:
-            return
-        if holder == _SEVERAL:
-            self._several[key][replica] = None
-        else:
-            self._several[key] = {holder: None, replica: None}
-            self._one[key] = _SEVERAL
+    def add(self, keys: Iterable[int], replica: str) -> None:
+        """Note that the replica holds hashes, of which it held none."""
+        one = self._one
+        for key in keys:
+            holder = one.setdefault(key, replica)
+            if holder == replica:
+                continue
+            if holder == _SEVERAL:
+                self._several[key][replica] = None
+            else:
+                self._several[key] = {holder: None, replica: None}
+                one[key] = _SEVERAL
 
-    def remove(self, key: int, replica: str) -> None:
-        """Note that the replica does not hold a hash any more, which it did."""
-        if self._one[key] != _SEVERAL:
-            del self._one[key]
-            return
-        holders = self._several[key]
-        del holders[replica]
-        if len(holders) == 1:
-            (self._one[key],) = holders
-            del self._several[key]
+    def remove(self, keys: Iterable[int], replica: str) -> None:
+        """Note that the replica does not hold hashes any more, all of which it did."""
+        one = self._one
+        for key in keys:
+            if one[key] == replica:
+                del one[key]
+                continue
+            holders = self._several[key]
+            del holders[replica]
+            if len(holders) == 1:
+                (one[key],) = holders
+                del self._several[key]

@@ -74,7 +74,7 @@ class PrefixIndex:
 
     def __len__(self) -> int:
         """Pairs of a replica and a hash; one that was said and is expected counts twice."""
-        return self._said + len(self._coming)
+        return self._said + self._coming.pairs
 
     def hear(self, report: Report) -> None:
         """Take over what a report says, which must be newer than all before it of its replica."""
@@ -94,8 +94,7 @@ class PrefixIndex:
         self._use.drop(replica)
         table = self._tables.pop(replica, {})
         self._said -= len(table)
-        for key in table:
-            self._holders.remove(key, replica)
+        self._holders.remove(table, replica)
 
     def expect(self, ticket: str, replica: str, prefix: tuple[int, ...]) -> tuple[Fate, int]:
         """Note that the replica will hold the prefix, since the ticket goes there; O(prefix).
@@ -112,13 +111,23 @@ class PrefixIndex:
         table = self._tables.get(replica)
         if table is None:
             table = self._tables[replica] = {}
-        known = self._known(prefix, 0, len(prefix))
-        fate = self._fate(replica, prefix[known - 1]) if known else Fate.NOWHERE
-        said = self._said_of(replica, prefix, known)
-        if self._said + len(self._coming) > self._most - self._most // _SPARE:
+        coming = self._coming
+        known, fate = self._known(prefix, 0, len(prefix)), Fate.NOWHERE
+        said = known
+        if known:
+            last = prefix[known - 1]
+            # What was looked up just now is at hand for a processor, the table is not.
+            if self._holders.include(last, replica):
+                fate = Fate.HERE
+            else:
+                fate = Fate.HERE if coming.holders.include(last, replica) else Fate.ELSEWHERE
+                while said and prefix[said - 1] not in table:  # said is a beginning, but for gaps
+                    said -= 1
+        pairs = self._said + coming.pairs
+        if pairs > self._most - self._most // _SPARE:
             self._touch(table, replica, prefix[:said])
-        new = prefix[said : said + self._most - len(self._coming)]
-        self._coming.add(replica, new)
+        new = prefix[said : said + self._most - coming.pairs]
+        coming.add(replica, new)
         counts = counted(prefix)
         used = self._use.add(replica, counts)
         self._expected[ticket] = Expectation(replica, new, counts)
@@ -185,54 +194,35 @@ class PrefixIndex:
         said = self._holders.last(prefix, begin, end)
         return self._coming.holders.last(prefix, said, end)
 
-    def _fate(self, replica: str, last: int) -> Fate:
-        """What it means to go there, by the last hash that anybody holds."""
-        here = self._holders.include(last, replica) or self._coming.holders.include(last, replica)
-        return Fate.HERE if here else Fate.ELSEWHERE
-
-    def _said_of(self, replica: str, prefix: tuple[int, ...], known: int) -> int:
-        """How many of the ``known`` hashes the replica has said, but for gaps."""
-        # The holders of the last one were looked up just now, so a processor has them at hand.
-        if known and self._holders.include(prefix[known - 1], replica):
-            return known
-        table = self._tables[replica]
-        while known and prefix[known - 1] not in table:
-            known -= 1
-        return known
-
     def _touch(self, table: dict[int, None], replica: str, keys: tuple[int, ...]) -> None:
         """Note that a beginning which the replica holds was used, and close its gaps."""
-        back = keys[::-1]  # the first of them is to be forgotten last
+        back, before = keys[::-1], len(table)  # the first of them is to be forgotten last
         known = [*map(table.pop, back, repeat(False))]
         table.update(dict.fromkeys(back))
         if False in known:
+            self._said += len(table) - before
             gaps = [key for key, was in zip(back, known, strict=True) if was is False]
-            self._said += len(gaps)
-            for key in gaps:
-                self._holders.add(key, replica)
+            self._holders.add(gaps, replica)
 
     def _store(self, replica: str, keys: Sequence[int]) -> None:
         table = self._tables.setdefault(replica, {})
-        for key in reversed(keys):  # as in `_touch`
-            if key not in table:
-                self._said += 1
-                self._holders.add(key, replica)
-                table[key] = None
+        new = [key for key in dict.fromkeys(reversed(keys)) if key not in table]  # as in `_touch`
+        table.update(dict.fromkeys(new))
+        self._said += len(new)
+        self._holders.add(new, replica)
         self._shrink()
 
     def _remove(self, replica: str, keys: Iterable[int]) -> None:
         table = self._tables.get(replica, {})
-        for key in keys:
-            if key in table:
-                del table[key]
-                self._said -= 1
-                self._holders.remove(key, replica)
+        gone = [key for key in keys if table.pop(key, False) is None]
+        self._said -= len(gone)
+        self._holders.remove(gone, replica)
 
     def _shrink(self) -> None:
         """Forget of the largest table what was used the longest ago, until it is not too much.
 
         Looking for it costs O(replicas), but once for many pairs that were added.
         """
-        while self._said and self._said + len(self._coming) > self._most:
+        while self._said and self._said + self._coming.pairs > self._most:
             replica, table = max(self._tables.items(), key=lambda item: len(item[1]))
-            self._remove(replica, list(islice(table, max(1, min(_BATCH, self._most // 16)))))
+            self._remove(replica, tuple(islice(table, max(1, min(_BATCH, self._most // 16)))))

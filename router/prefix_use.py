@@ -43,7 +43,7 @@ class PrefixUse:
             counts[keys[used - 1]] += 1
         for key in keys[used:]:
             counts[key] = 1
-        return _blocks(used)
+        return DEPTHS[used * _EVERY - 1] if used else 0
 
     def remove(self, replica: str, keys: tuple[int, ...]) -> None:
         """Count a ticket no more; nothing happens if the replica was dropped since."""
@@ -64,7 +64,8 @@ class PrefixUse:
     def blocks(self, replica: str, prefix: tuple[int, ...]) -> int:
         """How many blocks of a prompt are in use there; O(log prefix)."""
         counts = self._counts.get(replica)
-        return _blocks(_used(counts, prefix[_COUNTED])) if counts else 0
+        used = _used(counts, prefix[_COUNTED]) if counts else 0
+        return DEPTHS[used * _EVERY - 1] if used else 0
 
 
 def _used(counts: dict[int, int], keys: tuple[int, ...]) -> int:
@@ -77,8 +78,3 @@ def _used(counts: dict[int, int], keys: tuple[int, ...]) -> int:
         else:
             beyond = middle
     return used
-
-
-def _blocks(used: int) -> int:
-    """Blocks that so many counted hashes stand for."""
-    return DEPTHS[used * _EVERY - 1] if used else 0
