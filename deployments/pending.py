@@ -11,9 +11,13 @@ from router.errors import (
     NeverFitsAnywhere,
     NoReplica,
     TenantBusy,
+    TenantRate,
     TooManyTogether,
 )
 from router.ticket import Decision, No, Placement
+
+REFUSALS = (Busy, TenantBusy, TenantRate, NoReplica, NeverFitsAnywhere, TooManyTogether)
+"""What a router may say to a new ticket, to be told with `refusal_of`."""
 
 
 @dataclass(slots=True, eq=False)

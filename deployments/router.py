@@ -1,11 +1,12 @@
 """Router: RouterCore in one Serve deployment, with futures for those who wait."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,25 +20,20 @@ from deployments.doors import Door, Doors
 from deployments.exposition import Page
 from deployments.guest import Guest, Methods
 from deployments.hope import Hope
+from deployments.known import Known, smallest
 from deployments.load import snapshot
 from deployments.logs import join_serve
 from deployments.lookout import Lookout, requests
 from deployments.messages import Heard, Refusal, ReplicaInfo, Vitals, Word, unavailable
 from deployments.metrics import Counts
-from deployments.pending import Call, Pending, refusal_of
+from deployments.muster import Muster
+from deployments.pending import REFUSALS, Call, Pending, refusal_of
 from deployments.periods import TICK_S
 from deployments.policy_source import telling
 from deployments.router_config import placement_policy, router_config
+from deployments.sessions import Sessions
 from router.core import RouterCore
-from router.errors import (
-    Busy,
-    NeverFitsAnywhere,
-    NoReplica,
-    TenantBusy,
-    TenantRate,
-    TooManyTogether,
-    UnknownTicket,
-)
+from router.errors import UnknownTicket
 from router.report import Report
 from router.ticket import Decision, Lost, Ticket
 
@@ -45,23 +41,6 @@ logger = logging.getLogger(__name__)
 
 JOIN_S = 10.0
 """Tickets that were let in together and that nobody asks for are given up after this long."""
-
-
-@dataclass(slots=True)
-class Known:
-    """What a replica last said beside its report.
-
-    Attributes:
-        info: what it is.
-        vitals: how it is.
-        at: the router's clock when it said so, in seconds.
-        leaving: it takes nothing new.
-    """
-
-    info: ReplicaInfo
-    vitals: Vitals
-    at: float
-    leaving: bool
 
 
 class Router:
@@ -77,27 +56,33 @@ class Router:
         self._rng = random.Random()
         self._config = config
         self._autoscaled = config.autoscaling != "off"
-        self._expected = config.max_replicas if self._autoscaled else config.replicas
+        expected = config.max_replicas if self._autoscaled else config.replicas
         self._core = RouterCore(
-            router_config(config, self._expected),
+            router_config(config, expected),
             self._clock,
             self._rng,
             placement_policy(config, self._rng, telling(config.placement, logger)),
         )
         self._closed = False
         self._pending = Pending()
-        self._sessions: dict[str, asyncio.Queue[Word]] = {}
+        self._sessions = Sessions()
         self._doors: Doors | None = None
-        self._replicas: dict[str, Known] = {}
         self._placed: dict[str, int] = {}
         self._counts = Counts()
         self._lookout = Lookout(self._clock, time.time)
         self._demand: Mapping[str, float] = {}
         self._first_replica = asyncio.Event()
         self._hope = Hope(config.hold_s, self._despair, self._wake if self._autoscaled else None)
-        # Nobody may have asked for a replica for hours.
-        if not self._may_sleep:
-            self._hope.begin()
+        self._muster: Muster[Known] = Muster(
+            config,
+            expected,
+            self._core,
+            self._hope,
+            lambda: self._pending.waits,
+            self._settle,
+            self._lookout.changed,
+        )
+        self._muster.start()
         self._settled = False
         self._ticking = asyncio.get_running_loop().create_task(self._keep_ticking())
 
@@ -165,38 +150,32 @@ class Router:
         started is silent, and the gateways that wait for it cannot tell. The session stays open
         while the gateway lives; when it ends, its tickets are given up.
         """
-        words = self._sessions[gateway] = asyncio.Queue()
-        try:
-            yield frozenset(self._replicas) if self._settled else None
-            while True:
-                yield await words.get()
-        finally:
-            if self._sessions.get(gateway) is words:
-                del self._sessions[gateway]
-                # Those that wait first: what the others free must not go to the dead.
-                for ticket in self._pending.of(gateway):
-                    self._release(ticket, finished=False)
+        first = frozenset(self._muster.replicas) if self._settled else None
+        async with contextlib.aclosing(self._sessions.open(gateway, first, self._abandon)) as words:
+            async for word in words:
+                yield word
 
     async def describe(self) -> ReplicaInfo | Refusal:
         """Return what the replicas are, as soon as there is one; the smallest, if they differ."""
-        self._ask_for_replicas()
+        self._muster.asked()
         try:
             async with asyncio.timeout(self._config.hold_s):
                 # It may be lost again before this task gets its turn.
-                while not self._replicas:
+                while not self._muster.replicas:
                     await self._first_replica.wait()
         except TimeoutError:
             return unavailable(self._rng)
-        return min((known.info for known in self._replicas.values()), key=lambda i: i.total_blocks)
+        return smallest(self._muster.replicas.values())
 
     async def healthy(self) -> bool:
         """Whether a request would be served: a replica makes progress, or one can be woken."""
         if self._closed:
             return False
-        if not self._replicas:
-            return self._may_sleep and not self._hope.failed
+        replicas = self._muster.replicas.values()
+        if not replicas:
+            return self._muster.may_sleep and not self._hope.failed
         now = self._clock()
-        return any(now - known.at < self._config.silent_s for known in self._replicas.values())
+        return any(now - known.at < self._config.silent_s for known in replicas)
 
     async def count(self, counts: Counts) -> None:
         """Add what a gateway counted since it last did."""
@@ -233,7 +212,7 @@ class Router:
             return Heard(True, self._demand)
         self._settle(self._core.report(report))
         full = self._core.wants_full_report(report.replica)
-        if not full or report.replica in self._replicas:
+        if not full or report.replica in self._muster.replicas:
             self._meet(report.replica, Known(info, vitals, self._clock(), report.leaving))
         return Heard(full, self._demand)
 
@@ -293,22 +272,15 @@ class Router:
     # -----------------------------------------------------------------------------------
 
     def _vitals(self) -> dict[str, Vitals]:
-        return {name: known.vitals for name, known in self._replicas.items()}
+        return {name: known.vitals for name, known in self._muster.replicas.items()}
 
     def _acquire(self, tickets: Sequence[Ticket]) -> Refusal | None:
         """Ask the core, after the questions were noted; forget them again if it says no."""
         self._lookout.asked()
-        self._ask_for_replicas()
+        self._muster.asked()
         try:
             self._settle(self._core.acquire_all(tickets))
-        except (
-            Busy,
-            TenantBusy,
-            TenantRate,
-            NoReplica,
-            NeverFitsAnywhere,
-            TooManyTogether,
-        ) as error:
+        except REFUSALS as error:
             for ticket in tickets:
                 self._pending.forget(ticket.id)
             return refusal_of(error)
@@ -331,62 +303,40 @@ class Router:
         self._pending.give_up(ticket)
         self._settle(self._core.release(ticket, finished=finished))
 
+    def _abandon(self, gateway: str) -> None:
+        """Give up what a gateway had that lives no more."""
+        # Those that wait first: what the others free must not go to the dead.
+        for ticket in self._pending.of(gateway):
+            self._release(ticket, finished=False)
+
     def _meet(self, replica: str, known: Known) -> None:
-        if (before := self._replicas.get(replica)) is not None:
-            # Of two reports, the one that was overtaken must not turn counters back.
-            known = replace(known, vitals=known.vitals.no_less_than(before.vitals))
+        if (before := self._muster.replicas.get(replica)) is not None:
+            known = known.after(before)
             self._counts.preempted(before.vitals, known.vitals)
         else:
             logger.info("replica %s serves: %s", replica, known.info)
-            self._lookout.changed()
-            self._hope.fulfil()
-            self._settle(self._core.expect(self._expected))
-        self._replicas[replica] = known
+        self._muster.meet(replica, known)
         self._first_replica.set()
 
     def _give_up(self, replica: str, reason: str) -> None:
         """Lose a replica on this router's own judgement: the gateways may not know."""
         self._lose(replica, reason, self._core.lost(replica))
-        self._tell(replica)
-
-    def _tell(self, word: Word) -> None:
-        for words in self._sessions.values():
-            words.put_nowait(word)
+        self._sessions.tell(replica)
 
     def _lose(self, replica: str, reason: str, lost: Lost) -> None:
-        if self._replicas.pop(replica, None) is not None:
+        if replica in self._muster.replicas:
             logger.warning("replica %s is no more: %s", replica, reason)
             if reason != "left":
                 self._counts.add("replicas_lost_total", 1, (("reason", reason),))
-            self._lookout.changed()
         self._placed.pop(replica, None)
         for ticket in lost.tickets:
             self._pending.lose(ticket)
-        if not self._replicas:
+        self._muster.lose(replica, lost.decisions)
+        if not self._muster.replicas:
             self._first_replica.clear()
-            # With nobody waiting, an autoscaler may have let the last one go.
-            if not self._autoscaled or self._pending.waits:
-                self._hope_for_replicas()
-        self._settle(lost.decisions)
-
-    # ---- while there is no replica ----------------------------------------------------
-
-    @property
-    def _may_sleep(self) -> bool:
-        return self._autoscaled and self._config.min_replicas == 0
-
-    def _ask_for_replicas(self) -> None:
-        """Where replicas come when they are asked for, every request is a reason to hope."""
-        if self._autoscaled and all(known.leaving for known in self._replicas.values()):
-            self._hope_for_replicas()
-
-    def _hope_for_replicas(self) -> None:
-        if not self._hope.alive:
-            self._hope.begin()
-            self._settle(self._core.expect(self._expected))
 
     def _despair(self) -> None:
-        self._settle(self._core.expect(0))
+        self._muster.despair()
 
     async def _wake(self) -> None:
         # Serve's autoscaler sees a call that waits for a replica, and starts one.
@@ -407,9 +357,9 @@ class Router:
 
     def _tick(self) -> None:
         self._settle(self._core.tick())
-        if not self._settled and not self._core.settling and self._replicas:
+        if not self._settled and not self._core.settling and self._muster.replicas:
             self._settled = True
-            self._tell(frozenset(self._replicas))
+            self._sessions.tell(frozenset(self._muster.replicas))
         for ticket in self._pending.not_joined(self._clock() - JOIN_S):
             self._release(ticket, finished=False)
         for replica in self._core.silent():

@@ -2,34 +2,26 @@
 
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Final, Protocol
+from typing import Protocol
 
 from deployments.autoscaling import Demand, PolicyError
 from deployments.config import ServeConfig
 from deployments.lookout import Lookout
 from deployments.messages import Refusal
 from deployments.metrics import Counts
-from deployments.pending import refusal_of
+from deployments.muster import Muster
+from deployments.pending import REFUSALS, refusal_of
 from deployments.periods import TICK_S
 from deployments.router_config import placement_policy, router_config
 from experiments.simulator.errand import Errand
+from experiments.simulator.hope import SimulatedHope
 from experiments.simulator.replica import SimulatedReplica
 from experiments.simulator.scenario import Scenario
 from experiments.simulator.timeline import Action, Timeline
 from router.core import RouterCore
-from router.errors import (
-    Busy,
-    NeverFitsAnywhere,
-    NoReplica,
-    TenantBusy,
-    TenantRate,
-    TooManyTogether,
-    UnknownTicket,
-)
+from router.errors import UnknownTicket
 from router.report import Report
 from router.ticket import Decision, Lost, Placement
-
-_NO: Final = (Busy, TenantBusy, TenantRate, NoReplica, NeverFitsAnywhere, TooManyTogether)
 
 
 class Desk(Protocol):
@@ -79,7 +71,6 @@ class SimulatedRouter:
         self._router_s = scenario.router_s
         self._config = config
         self._autoscaled = config.autoscaling != "off"
-        self._expected = expected
         rng = Random(f"{scenario.seed} router {number}")
         self.core = RouterCore(
             router_config(config, expected),
@@ -88,18 +79,24 @@ class SimulatedRouter:
             placement_policy(config, Random(f"{scenario.seed} placement {number}"), self._mistaken),
         )
         self._asked: dict[str, Errand] = {}
-        self._replicas: dict[str, SimulatedReplica] = {}
         self._lookout = Lookout(timeline.clock, timeline.clock)
         self._demand: Demand | None = None
         self._free_at = timeline.now
         self._desk: Desk
-        self._hope = 0  # number of the hope that is alive; 0 while none is
-        self._hopes = 0
+        self._hope = SimulatedHope(config.hold_s, timeline, self._despair)
+        self._muster: Muster[SimulatedReplica] = Muster(
+            config,
+            expected,
+            self.core,
+            self._hope,
+            lambda: bool(self.core.gauges().queued),
+            self._settle,
+            self._lookout.changed,
+        )
         self.lost = 0
         self.messages = 0
         self.reports = 0
-        if not self._may_sleep:
-            self._hope_for_replicas()
+        self._muster.start()
         timeline.after(TICK_S, self._tick)
 
     def open(self, desk: Desk) -> None:
@@ -136,11 +133,11 @@ class SimulatedRouter:
         if ticket is None:
             return
         self._lookout.asked()
-        self._ask_for_replicas()
+        self._muster.asked()
         self._asked[ticket.id] = errand
         try:
             self._settle(self.core.acquire(ticket))
-        except _NO as error:
+        except REFUSALS as error:
             del self._asked[ticket.id]
             answer = (errand, ticket.id, refusal_of(error))
             self._timeline.after(self._network_s, self._desk.refused, answer)
@@ -173,8 +170,8 @@ class SimulatedRouter:
         self.reports += 1
         self._settle(self.core.report(report))
         full = self.core.wants_full_report(report.replica)
-        if not full or report.replica in self._replicas:
-            self._meet(replica)
+        if not full or report.replica in self._muster.replicas:
+            self._muster.meet(replica.name, replica)
         self._timeline.after(self._network_s, self._answer_report, (replica, full, self._demand))
 
     def _answer_report(self, answer: tuple[SimulatedReplica, bool, Demand | None]) -> None:
@@ -201,7 +198,7 @@ class SimulatedRouter:
     @property
     def wakes(self) -> bool:
         """Whether somebody waits for a replica and none is there."""
-        return self._autoscaled and self._hope != 0
+        return self._autoscaled and self._hope.alive
 
     def _settle(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
@@ -218,43 +215,12 @@ class SimulatedRouter:
                 answer = (errand, ticket, refusal_of(decision.error))
                 self._timeline.after(self._network_s, self._desk.refused, answer)
 
-    def _meet(self, replica: SimulatedReplica) -> None:
-        if replica.name not in self._replicas:
-            self._replicas[replica.name] = replica
-            self._lookout.changed()
-            self._hope = 0
-            self._settle(self.core.expect(self._expected))
-
     def _lose(self, replica: str, lost: Lost, *, left: bool = False) -> None:
-        if self._replicas.pop(replica, None) is not None:
-            self.lost += not left
-            self._lookout.changed()
-        # With nobody waiting, an autoscaler may have let the last one go.
-        if not self._replicas and (not self._autoscaled or self.core.gauges().queued):
-            self._hope_for_replicas()
-        self._settle(lost.decisions)
+        self.lost += replica in self._muster.replicas and not left
+        self._muster.lose(replica, lost.decisions)
 
-    # ---- while there is no replica --------------------------------------------------------
-
-    @property
-    def _may_sleep(self) -> bool:
-        return self._autoscaled and self._config.min_replicas == 0
-
-    def _ask_for_replicas(self) -> None:
-        if self._autoscaled and all(one.leaving for one in self._replicas.values()):
-            self._hope_for_replicas()
-
-    def _hope_for_replicas(self) -> None:
-        if not self._hope:
-            self._hopes += 1
-            self._hope = self._hopes
-            self._timeline.after(self._config.hold_s, self._despair, self._hope)
-            self._settle(self.core.expect(self._expected))
-
-    def _despair(self, hope: int) -> None:
-        if hope == self._hope:
-            self._hope = 0
-            self._settle(self.core.expect(0))
+    def _despair(self) -> None:
+        self._muster.despair()
 
     # ---- as time passes --------------------------------------------------------------------
 

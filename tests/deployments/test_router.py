@@ -158,7 +158,7 @@ async def test_nothing_is_kept_of_what_has_ended() -> None:
     await session.aclose()  # type: ignore[attr-defined]
     router = fleet.router
     assert (len(router._pending), await router.unfinished()) == (0, 0)
-    assert (router._sessions, router._replicas, router._placed) == ({}, {}, {})
+    assert (len(router._sessions), router._muster.replicas, router._placed) == (0, {}, {})
     assert 'replica="r' not in (await router.metrics("m")).replace('replica="router"', "")
 
 
@@ -309,7 +309,7 @@ async def test_out_of_reach_once_is_last_and_twice_is_lost() -> None:
     assert await fleet.ask("b") == "r"
     await fleet.router.lost("r", certain=False)
     assert fleet.grants() == 1
-    assert list(fleet.router._replicas) == ["s"]
+    assert list(fleet.router._muster.replicas) == ["s"]
     assert await fleet.router.unfinished() == 1
 
 
@@ -325,7 +325,7 @@ async def test_a_silent_replica_is_given_up_and_the_gateways_are_told(
     assert await fleet.ask("a") == "r"
     words = [await asyncio.wait_for(anext(session), 5) for _ in range(2)]
     assert words == [frozenset({"r"}), "r"]
-    assert (fleet.grants(), fleet.router._replicas) == (0, {})
+    assert (fleet.grants(), fleet.router._muster.replicas) == (0, {})
     await session.aclose()  # type: ignore[attr-defined]
 
 
