@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from deployments.messages import Vitals
 from deployments.prefix_news import PrefixNews, Told
+from engine.scheduler_config import SchedulerStats
 from router.report import Report
 
 _TRIFLE = 100  # of so many blocks, one fewer free is no news: decodes take some with each step
@@ -53,6 +54,32 @@ class Figures:
             self.max_waiting,
             self.leaving,
         )
+
+
+def figures_of(
+    stats: SchedulerStats,
+    *,
+    max_seqs: int,
+    max_waiting: int,
+    leaving: bool,
+    held: tuple[str, ...],
+    ending: tuple[str, ...],
+    vitals: Vitals,
+) -> Figures:
+    """Return the figures of a replica whose scheduler stands there."""
+    return Figures(
+        total_blocks=stats.total_blocks,
+        free_blocks=stats.free_blocks,
+        running=stats.running,
+        max_seqs=max_seqs,
+        waiting=stats.waiting,
+        waiting_blocks=stats.waiting_blocks,
+        max_waiting=max_waiting,
+        leaving=leaving,
+        held=held,
+        ending=ending,
+        vitals=vitals,
+    )
 
 
 class News:

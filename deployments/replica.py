@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from deployments.calls import Gone, answer_of
 from deployments.config import ServeConfig
 from deployments.doors import Doors
 from deployments.engine_config import engine_config
+from deployments.grammars import Grammars
 from deployments.logs import join_serve
 from deployments.membership import membership
 from deployments.messages import (
@@ -31,13 +31,14 @@ from deployments.messages import (
     Vitals,
     refuse,
 )
-from deployments.news import Figures, News
+from deployments.news import Figures, News, figures_of
 from deployments.outbox import Outbox
 from deployments.prefix_news import PrefixNews
 from deployments.reporting import Reporter
 from deployments.router_line import RouterLine
 from deployments.tracing import StaySpans, Tracing
-from engine.request import AdmitError, InvalidParam, SamplingParams
+from deployments.warm_up import WarmUp
+from engine.request import AdmitError, InvalidParam
 from engine.submission import Delta, EngineFailed, StepReport, Submission
 from router.report import Report
 
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
     from engine.guides import Matcher
 
 logger = logging.getLogger(__name__)
-
-_WARM_UP = "warm-up"
-_WARM_UP_TIMEOUT_S = 120.0
-_GUIDED_WARM_UP = Submission("guided warm-up", (1,), SamplingParams(grammar="start: /a/"))
 
 
 def wall_clock_ms() -> int:
@@ -60,12 +57,12 @@ class Replica:
     """Runs requests that gateways submit; tells the router what room it has.
 
     All methods run on the actor's event loop; only ``_on_step`` is called on the engine's
-    thread. Grammars are compiled on a thread of their own, one after the other.
+    thread.
 
     Invariants: ``_owner`` holds exactly the keys that were admitted and have not ended;
     each of them is told to the router once as admitted and once as ended. Every gateway
-    that owns a key has a box. Once it has gone, it opens no box any more. ``_compiling`` holds
-    the keys whose grammar is compiled and that nobody has aborted since; they are not admitted.
+    that owns a key has a box. Once it has gone, it opens no box any more. A key whose grammar is
+    compiled is not admitted yet.
 
     Raises:
         TimeoutError: the warm-up generation did not come back.
@@ -85,23 +82,19 @@ class Replica:
         self._doors = Doors(get_node_ip_address())
         self._boxes: dict[str, Outbox] = {}
         self._owner: dict[str, str] = {}
-        self._compiling: set[str] = set()
-        self._compiler = ThreadPoolExecutor(1, "grammars")
         self._tracing = Tracing.of(config.otlp_endpoint, os.environ, self._name, time.time_ns)
         self._stays: dict[str, StaySpans] = {}
         self._ended = asyncio.Event()
         self._leaving = False
         self._gone = False
-        self._warm: Future[str | None] = Future()  # the error of the warm-up request, if any
+        self._warm_up = WarmUp()
         # Here, since whoever deploys imports this module and has no use for torch.
         from engine.build import build_engine
 
         self._engine, info = build_engine(engine_config(config), self._on_step, wall_clock_ms)
         self._engine.start()
-        # Whoever asks first for a grammar is not to wait for the tables of the vocabulary. That
-        # there can be none is told to those who ask.
-        self._compiler.submit(self._engine.compile, _GUIDED_WARM_UP)
-        self._warm_up()
+        self._grammars = Grammars(self._engine)
+        self._warm_up.run(self._engine)
         self._info = ReplicaInfo(
             info.fingerprint, info.block_tokens, info.total_blocks, info.max_model_len
         )
@@ -117,18 +110,6 @@ class Replica:
         self._keeping = self._loop.create_task(self._line.keep())
         me = serve.get_deployment_handle(context.deployment, context.app_name, _check_exists=False)
         self._following = self._loop.create_task(self._follow(membership(me, self._name)))
-
-    def _warm_up(self) -> None:
-        """Generate two tokens, so that nobody's first request meets a model that fails."""
-        params = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
-        self._engine.submit(Submission(_WARM_UP, (1, 2, 3, 4), params))
-        try:
-            error = self._warm.result(_WARM_UP_TIMEOUT_S)
-        except TimeoutError:
-            limit = f"{_WARM_UP_TIMEOUT_S:.0f} s"
-            raise TimeoutError(f"no answer to a warm-up request in {limit}") from None
-        if error is not None:
-            raise RuntimeError(f"the warm-up request failed: {error}") from self._engine.failure
 
     async def submit(
         self,
@@ -172,24 +153,15 @@ class Replica:
         return None
 
     async def _compile(self, submission: Submission) -> "Matcher | None":
-        """Compile a submission's grammar off this loop; None: it was aborted meanwhile.
-
-        Raises:
-            AdmitError, InvalidParam, EngineFailed: as :meth:`Engine.compile`.
-        """
-        key, work = submission.key, self._engine.compile
-        self._compiling.add(key)
         try:
-            matcher = await self._loop.run_in_executor(self._compiler, work, submission)
-            return matcher if key in self._compiling else None
+            return await self._grammars.compile(submission)
         finally:
-            self._compiling.discard(key)
             self._ended.set()
 
     async def abort(self, keys: Sequence[str]) -> None:
         """Drop requests; those that have ended or are unknown are passed over."""
         for key in keys:
-            self._compiling.discard(key)
+            self._grammars.drop(key)
             if self._owner.pop(key, None) is not None:
                 self._engine.abort(key)
                 self._note_end(key, self._why_dropped())
@@ -244,8 +216,8 @@ class Replica:
     def __del__(self) -> None:
         if doors := getattr(self, "_doors", None):
             doors.close()
-        if compiler := getattr(self, "_compiler", None):
-            compiler.shutdown(wait=False, cancel_futures=True)
+        if grammars := getattr(self, "_grammars", None):
+            grammars.close()
         if engine := getattr(self, "_engine", None):
             engine.stop(timeout=1.0)
         if tracing := getattr(self, "_tracing", None):
@@ -265,7 +237,7 @@ class Replica:
         logger.info("replica %s is to go; %d requests run here", self._name, len(self._owner))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_s):
-                while self._owner or self._compiling:
+                while self._owner or self._grammars.busy:
                     self._ended.clear()
                     await self._ended.wait()
         # From here on there is no way back: Serve waits for the streams to end.
@@ -284,10 +256,8 @@ class Replica:
         await self.abort([key for key, owner in self._owner.items() if owner == gateway])
 
     def _on_step(self, report: StepReport) -> None:
-        if not self._warm.done():
-            for delta in report.deltas:
-                if delta.finish is not None or delta.error is not None:
-                    self._warm.set_result(delta.error)
+        if not self._warm_up.over:
+            self._warm_up.stepped(report.deltas)
             return
         self._loop.call_soon_threadsafe(self._after_step, report.deltas)
 
@@ -331,13 +301,9 @@ class Replica:
         # more, though its end is still on its way here. So both are asked for at once.
         standing = self._engine.standing()
         stats, alive = standing.stats, standing.keys
-        return Figures(
-            total_blocks=stats.total_blocks,
-            free_blocks=stats.free_blocks,
-            running=stats.running,
+        return figures_of(
+            stats,
             max_seqs=self._config.max_num_seqs,
-            waiting=stats.waiting,
-            waiting_blocks=stats.waiting_blocks,
             max_waiting=self._config.max_waiting,
             leaving=self._leaving,
             held=tuple(key for key in self._owner if key in alive),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deployments.messages import Refusal, Vitals, refuse
-from deployments.news import Figures, News
+from deployments.news import Figures, News, figures_of
 from deployments.prefix_news import PrefixNews
 from engine.engine_config import EngineConfig
 from engine.plan import ScheduleOutput
@@ -304,14 +304,9 @@ class SimulatedReplica:
         self.reporter.moved()
 
     def _figures(self) -> Figures:
-        stats = self.scheduler.stats()
-        return Figures(
-            total_blocks=stats.total_blocks,
-            free_blocks=stats.free_blocks,
-            running=stats.running,
+        return figures_of(
+            self.scheduler.stats(),
             max_seqs=self._engine.max_num_seqs,
-            waiting=stats.waiting,
-            waiting_blocks=stats.waiting_blocks,
             max_waiting=self._engine.max_waiting,
             leaving=self.leaving,
             held=tuple(self._ids) if self._news.full else (),

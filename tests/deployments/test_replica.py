@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import engine.build
 from deployments import replica as module
+from deployments import warm_up as warming
 from deployments.config import ServeConfig
 from deployments.messages import Goodbye, Heard, Refusal, RefusalKind
 from deployments.replica import Replica
@@ -381,7 +382,7 @@ async def test_a_replica_without_a_warm_up_answer_does_not_come_up(
     monkeypatch: pytest.MonkeyPatch, warm_up: str, error: type[Exception], says: str
 ) -> None:
     """vllm#15313: traffic went to a replica that could not answer yet."""
-    monkeypatch.setattr(module, "_WARM_UP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(warming, "_TIMEOUT_S", 0.01)
     # Serve sends nothing to a replica whose constructor raises, and starts another.
     with pytest.raises(error, match=says):
         House(monkeypatch, warm_up=warm_up)
@@ -470,7 +471,7 @@ async def test_one_aborted_while_its_grammar_is_compiled_is_not_taken(house: Hou
     assert refusal is not None
     assert refusal.kind is RefusalKind.ABANDONED
     assert "a" not in house.engine.matchers
-    assert (house.replica._owner, house.replica._compiling) == ({}, set())
+    assert (house.replica._owner, house.replica._grammars.busy) == ({}, False)
 
 
 @pytest.mark.parametrize("back", [False, True])
@@ -502,7 +503,7 @@ async def test_one_without_room_after_all_is_refused(house: House) -> None:
     refusal = await guided
     assert refusal is not None
     assert refusal.kind is RefusalKind.QUEUE_FULL
-    assert (house.replica._owner, house.replica._compiling) == ({}, set())
+    assert (house.replica._owner, house.replica._grammars.busy) == ({}, False)
 
 
 @pytest.mark.parametrize("taken", [True, False])
