@@ -18,6 +18,7 @@ from experiments.report.drawing import (
     seconds_axis,
     share_axis,
     target_line,
+    text_width,
 )
 from experiments.report.percentiles import Spread
 from experiments.report.plots import WIDTH, short
@@ -27,7 +28,7 @@ from experiments.report.targets import Targets
 from experiments.report.texts import number, share
 
 _NEAR_PT: Final = 9.0
-_LETTER_PT: Final = TEXT_PT * 0.62
+_AROUND_PT: Final = 2.0
 _MOST_ROWS: Final = 60
 
 
@@ -160,7 +161,7 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[st
             inside = box[0] >= 0 and box[2] <= width and box[1] >= 0 and box[3] <= height
             if inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
-                # By the side that is next to the point, since the width is only estimated.
+                # By the side that is next to the point: a page has fonts of its own.
                 x = {"left": box[0], "right": box[2], "center": (box[0] + box[2]) / 2}[side]
                 where = (x / width, (box[1] + box[3]) / 2 / height)
                 ground = {"facecolor": GROUND, "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
@@ -191,7 +192,7 @@ def _boxes(texts: Sequence[str], place: tuple[float, float]) -> list[tuple[str, 
     found: list[tuple[str, _Side, _Box]] = []
     x, y = place
     for text in texts:
-        wide, half = len(text) * _LETTER_PT, TEXT_PT * 0.65
+        wide, half = text_width(text) + _AROUND_PT, TEXT_PT * 0.65
         spots: tuple[tuple[_Side, float, float], ...] = (
             ("left", x + 6, y),
             ("right", x - 6 - wide, y),

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from experiments.report.needs import Picture
@@ -37,7 +39,7 @@ DASHES: Final[tuple[Any, ...]] = (
 )
 TEXT_PT: Final = 8.0
 
-_STYLE: Final[dict[str, Any]] = {
+STYLE: Final[dict[str, Any]] = {
     "axes.axisbelow": True,
     "axes.edgecolor": SOFT,
     "axes.facecolor": "none",
@@ -198,7 +200,7 @@ def _short(attribute: str) -> str:
 def _render(plot: Plot, format: str, ground: str, salt: str) -> bytes:
     metadata = {"Software": None} if format == "png" else {"Date": None, "Creator": None}
     stream = io.BytesIO()
-    style: Any = _STYLE | {"svg.hashsalt": salt}
+    style: Any = STYLE | {"svg.hashsalt": salt}
     with matplotlib.rc_context(style), warnings.catch_warnings():
         # A letter that the font lacks is a box in a PNG; in an SVG the reader's fonts have it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -297,6 +299,12 @@ def target_line(
             ha="left" if left else "right",
             color=SOFT,
         )
+
+
+def text_width(text: str) -> float:
+    """Return how wide a label is, in points."""
+    font = FontProperties(size=TEXT_PT)
+    return float(text_to_path.get_text_width_height_descent(text, font, False)[0])
 
 
 def say(axes: Axes, text: str) -> None:

@@ -1,15 +1,28 @@
 """What a plot shows, by the artists in its figure."""
 
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
-from experiments.report.drawing import Area, Plot
+from experiments.report.drawing import STYLE, Area, Plot
 
 
 def figure_of(plot: Plot) -> Figure:
     """Return the figure of a plot, as large as its file."""
-    figure = Figure(figsize=(plot.width / 72, plot.height / 72), dpi=72)
-    plot.draw(Area(figure, 0, 0, plot.width, plot.height))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(plot.width / 72, plot.height / 72))
+        plot.draw(Area(figure, 0, 0, plot.width, plot.height))
     return figure
+
+
+def text_boxes(plot: Plot) -> list[Bbox]:
+    """Return where the texts are that are written into a plot's axes, in points."""
+    figure = figure_of(plot)
+    canvas = FigureCanvasAgg(figure)
+    return [
+        text.get_window_extent(canvas.get_renderer()) for axes in figure.axes for text in axes.texts
+    ]
 
 
 def cut_dots(plot: Plot) -> list[tuple[float, float]]:
