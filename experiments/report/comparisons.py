@@ -7,19 +7,9 @@ from typing import Final, Literal, TypeAlias
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.report.drawing import (
-    GROUND,
-    SERIES,
-    SOFT,
-    TEXT_PT,
-    Area,
-    Plot,
-    panels,
-    seconds_axis,
-    share_axis,
-    target_line,
-    text_width,
-)
+from experiments.report.axes import panels, seconds_axis, share_axis, target_line, text_width
+from experiments.report.drawing import Area, Plot
+from experiments.report.look import GROUND, SERIES, SOFT, TEXT_PT
 from experiments.report.percentiles import Spread
 from experiments.report.plots import WIDTH, short
 from experiments.report.scales import Scales

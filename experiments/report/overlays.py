@@ -2,12 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from experiments.report.compare import Comparison
-from experiments.report.drawing import (
-    DASHES,
-    SERIES,
-    Area,
-    Plot,
+from experiments.report.axes import (
     count_axis,
     legend,
     panels,
@@ -16,6 +11,9 @@ from experiments.report.drawing import (
     share_axis,
     time_axis,
 )
+from experiments.report.compare import Comparison
+from experiments.report.drawing import Area, Plot
+from experiments.report.look import DASHES, SERIES
 from experiments.report.percentiles import percentile
 from experiments.report.plots import WIDTH
 from experiments.report.series import cumulated, thin

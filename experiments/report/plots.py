@@ -6,11 +6,7 @@ from typing import Final
 
 from matplotlib.axes import Axes
 
-from experiments.report.drawing import (
-    DASHES,
-    SERIES,
-    Area,
-    Plot,
+from experiments.report.axes import (
     count_axis,
     legend,
     panels,
@@ -20,6 +16,8 @@ from experiments.report.drawing import (
     target_line,
     time_axis,
 )
+from experiments.report.drawing import Area, Plot
+from experiments.report.look import DASHES, SERIES
 from experiments.report.scales import Scales
 from experiments.report.series import cumulated, thin, windows
 from experiments.report.summary import Summary

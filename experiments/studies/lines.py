@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.report.drawing import DASHES, SERIES, Area, Plot, seconds_axis
+from experiments.report.axes import seconds_axis
+from experiments.report.drawing import Area, Plot
+from experiments.report.look import DASHES, SERIES
 from experiments.report.texts import number
 from experiments.studies.findings import Findings, Range
 

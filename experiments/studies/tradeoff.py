@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.report.drawing import DASHES, GROUND, SERIES, TEXT_PT, Area, Plot
+from experiments.report.drawing import Area, Plot
+from experiments.report.look import DASHES, GROUND, SERIES, TEXT_PT
 from experiments.report.texts import number
 from experiments.studies.findings import Findings, Range
 

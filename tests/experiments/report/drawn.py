@@ -5,7 +5,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from experiments.report.drawing import STYLE, Area, Plot
+from experiments.report.drawing import Area, Plot
+from experiments.report.look import STYLE
 
 
 def figure_of(plot: Plot) -> Figure:
