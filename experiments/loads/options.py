@@ -11,7 +11,8 @@ from experiments.loads.changes import capped, repeated, scaled, window
 from experiments.loads.load import Load
 from experiments.loads.rules import with_priorities, with_tenants
 from experiments.loads.spec import KINDS, load_named
-from experiments.loads.traces import FORMATS, WRITTEN, Written, read_trace
+from experiments.loads.summary import summary
+from experiments.loads.traces import FORMATS, WRITTEN, Written, read_trace, write_trace
 
 # What makes another load of a trace, and its default.
 _CHANGES: Final[Mapping[str, object]] = {
@@ -101,6 +102,23 @@ def save_of(options: argparse.Namespace) -> tuple[str, Written] | None:
     if options.save_as is not None:
         raise CombinationError(f"--as {options.save_as} needs --save-load FILE")
     return None
+
+
+def keep(load: Load, save: tuple[str, Written] | None, say: Callable[[str], None]) -> None:
+    """Say what a load is, and write it if it is to be kept.
+
+    Args:
+        load: which.
+        save: as `save_of` returns it.
+        say: gets what the user should know, one line each.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    say(summary(load))
+    if save is not None:
+        write_trace(load, *save)
+        say(f"wrote {save[0]}")
 
 
 def load_of(options: argparse.Namespace, say: Callable[[str], None] = lambda _: None) -> Load:

@@ -3,21 +3,20 @@
 import argparse
 import asyncio
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import uvloop
 from rich.console import Console
 
 from deployments.flags import Parser
 from experiments.arguments import CombinationError
+from experiments.commands import INTERRUPTED, Command
 from experiments.loads.errors import LoadError
 from experiments.loads.load import Load
-from experiments.loads.options import add_load_options, add_save_options, load_of, save_of
-from experiments.loads.summary import summary
-from experiments.loads.traces import write_trace
+from experiments.loads.options import add_load_options, add_save_options, keep, load_of, save_of
 from experiments.replay.against import runs_of_same_load
 from experiments.replay.measured import Measured
 from experiments.replay.options import add_server_options, manner_of
@@ -26,13 +25,12 @@ from experiments.replay.replaying import replay
 from experiments.replay.target import base_url
 from experiments.replay.verdict import verdict
 from experiments.report.compare import compare
-from experiments.report.needs import MissingLibrary
 from experiments.report.options import add_report_options, reporting_of
 from experiments.simulator.combinations import simulations_of
 from experiments.simulator.command import simulated
 from experiments.simulator.options import add_client_options, add_fleet_options
 
-_INTERRUPTED = 130
+_COMMAND: Final = Command("tidegate replay")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,31 +44,17 @@ def main(argv: Sequence[str]) -> int:
         do not go together, 130 after Ctrl-C, else 1.
     """
     options = _parser().parse_args(argv)
-    try:
-        return _main(options, f"tidegate replay {shlex.join(_public(argv))}")
-    except CombinationError as error:
-        _say(str(error))
-        return 2
-    except (ValueError, MissingLibrary) as error:  # of all of them, one line each
-        _say(str(error))
-    except OSError as error:
-        _say(f"{error.filename or 'a file'}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        _say("interrupted, without a report")
-        return _INTERRUPTED
-    return 1
+    command = f"{_COMMAND.name} {shlex.join(_public(argv))}"
+    return _COMMAND.run(lambda: _main(options, command), "interrupted, without a report")
 
 
 def _main(options: argparse.Namespace, command: str) -> int:
     reporting, save = reporting_of(options), save_of(options)
     simulations = simulations_of(options) if _simulates(options) else None
-    load = load_of(options, _say)
+    load = load_of(options, _COMMAND.say)
     if not load.arrivals:
         raise LoadError(f"{load.name} has no request")
-    _say(summary(load))
-    if save is not None:
-        write_trace(load, *save)
-        _say(f"wrote {save[0]}")
+    keep(load, save, _COMMAND.say)
     others = [] if options.against is None else runs_of_same_load(options.against, load)
     scenarios = [] if simulations is None else simulations.scenarios
     # What is measured cannot be had again: nothing may stand in the way of its report.
@@ -80,11 +64,11 @@ def _main(options: argparse.Namespace, command: str) -> int:
     reporting.prepare(names)
     measured = _replayed(options, load)
     for line in verdict(load, measured):
-        _say(line)
+        _COMMAND.say(line)
     compared = [run for run in others if run.kind == "simulated"]
     complete = measured.sent == len(load.arrivals)
     if compared and not complete:
-        _say(f"the runs of {options.against} are of the whole load: they are not compared")
+        _COMMAND.say(f"the runs of {options.against} are of the whole load: they are not compared")
         compared = []
     if simulations is not None:
         sent = replace(load, arrivals=load.arrivals[: measured.sent])
@@ -94,9 +78,9 @@ def _main(options: argparse.Namespace, command: str) -> int:
     comparisons = [compare(run, measured.run) for run in compared]
     files = reporting.report(runs, comparisons, command, Console())
     for file in files:
-        _say(f"wrote {file}")
+        _COMMAND.say(f"wrote {file}")
     if not complete:
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0 if measured.tally.ended["ok"] else 1
 
 
@@ -104,7 +88,7 @@ def _replayed(options: argparse.Namespace, load: Load) -> Measured:
     url, manner = base_url(options.url), manner_of(options, load)
     bar = Bar(load.seconds, len(load.arrivals), Console(stderr=True))
     with bar, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(replay(load, url, manner, bar, options.name, _say))
+        return runner.run(replay(load, url, manner, bar, options.name, _COMMAND.say))
 
 
 def _simulates(options: argparse.Namespace) -> bool:
@@ -133,13 +117,9 @@ def _public(argv: Sequence[str]) -> list[str]:
     return shown
 
 
-def _say(text: str) -> None:
-    print(f"tidegate replay: {text}", file=sys.stderr, flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="tidegate replay",
+        prog=_COMMAND.name,
         allow_abbrev=False,  # `_public` has to know the key's option
         description="Send a load to a live server in real time, each request at its time whatever "
         "became of those before, and report what came of it. The first Ctrl-C sends no more and "

@@ -7,20 +7,18 @@ replica is lost goes on elsewhere with what it has, and what has a time limit is
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final, Protocol
-from zlib import crc32
 
 from deployments.messages import Refusal, RefusalKind, unavailable
-from deployments.metrics import Counts
 from deployments.order import END, FIRST_TOKEN, Failed, Refused
 from deployments.patience import MAX_LOSSES, Patience
-from deployments.periods import COUNT_S
 from deployments.refused import api_error
 from experiments.simulator.clients import Clients
 from experiments.simulator.errand import Errand
 from experiments.simulator.replica import SimulatedReplica
-from experiments.simulator.returns import Returns
 from experiments.simulator.router import SimulatedRouter
 from experiments.simulator.scenario import Scenario
+from experiments.simulator.shards import Shards
+from experiments.simulator.tally import SimulatedTally
 from experiments.simulator.tickets import Tickets
 from experiments.simulator.timeline import Timeline
 
@@ -50,7 +48,6 @@ class SimulatedGateway:
     Attributes:
         resumed, drained: times that a request went on elsewhere, its replica being lost, or gone.
         expired: those that were given up at a time limit.
-        counts: what is to be told to the router; None if nobody looks at it there.
     """
 
     def __init__(
@@ -77,19 +74,11 @@ class SimulatedGateway:
         self._clients = clients
         self._tickets = tickets
         self._replicas = replicas
-        self._routers = routers
+        self._shards = Shards(scenario, timeline, routers)
         self._rng = Random(f"{scenario.seed} gateway")
-        config = scenario.config
-        self._returns = [
-            [Returns(one, timeline, scenario.network_s) for one in routers]
-            for _ in range(config.gateways)
-        ]
-        self._hold_s = config.hold_s
+        self._hold_s = scenario.config.hold_s
         self.resumed, self.drained, self.expired = 0, 0, 0
-        self.counts: Counts | None = None
-        if config.autoscaling != "off" or config.access is not None:
-            self.counts = Counts()
-            timeline.after(COUNT_S, self._hand_over)
+        self._tally = SimulatedTally(scenario, timeline, replicas, routers)
         self._hanging: dict[str, list[tuple[Errand, str]]] = {}
 
     def arrived(self, errand: Errand) -> None:
@@ -124,30 +113,14 @@ class SimulatedGateway:
         errand.lives += 1
         errand.going_on = True
         errand.taken = False
-        router = self._router_of(errand)
+        router = self._shards.router_of(errand)
         router.send(router.acquire, errand, delay_s)
-
-    def _router_of(self, errand: Errand) -> SimulatedRouter:
-        return self._routers[self._shard(errand)]
-
-    def _returns_of(self, errand: Errand) -> Returns:
-        returns = self._returns[errand.outcome.index % len(self._returns)]
-        return returns[self._shard(errand)]
-
-    def _shard(self, errand: Errand) -> int:
-        """Return the number of the router that a request is dealt to."""
-        routers = len(self._routers)
-        if routers == 1:
-            return 0
-        by_tenant = self._scenario.shard_by == "tenant"
-        name = errand.arrival.tenant if by_tenant else str(errand.outcome.index)
-        return crc32(name.encode()) % routers
 
     def _give_up(self, errand: Errand, *, finished: bool) -> None:
         """Give up its ticket, here and at the router."""
         ticket, errand.ticket = errand.ticket, None
         if ticket is not None:
-            self._returns_of(errand).give_up((ticket.id, finished))
+            self._shards.returns_of(errand).give_up((ticket.id, finished))
 
     # ---- answers of the router ----------------------------------------------------------
 
@@ -177,7 +150,7 @@ class SimulatedGateway:
             errand.patience = None
             errand.outcome.attempts += 1
         elif refusal.kind is RefusalKind.QUEUE_FULL:
-            router = self._router_of(errand)
+            router = self._shards.router_of(errand)
             router.send(router.bounced, errand, back_s)
         else:
             self._timeline.after(back_s, self.refused, (errand, key, refusal))
@@ -189,7 +162,7 @@ class SimulatedGateway:
             return
         goes_on = refusal.kind is RefusalKind.NO_REPLICA and errand.generated
         if goes_on and not self._without(errand).over:
-            router = self._router_of(errand)
+            router = self._shards.router_of(errand)
             router.send(router.acquire, errand, _ASK_AGAIN_S)
             return
         self._turn_away(errand, refusal)
@@ -223,19 +196,17 @@ class SimulatedGateway:
         """A replica has sent the first token of an answer at ``now``."""
         there = now + 2 * self._scenario.network_s
         errand.outcome.first_token_at = there
-        if self.counts is not None:
-            ttft_s = now + self._scenario.network_s - errand.came_at
-            self.counts.observe("time_to_first_token_seconds", ttft_s)
+        self._tally.first_token(now + self._scenario.network_s - errand.came_at)
 
     def finished(self, errand: Errand) -> None:
         """A replica has sent the last token of an answer."""
         network_s = self._scenario.network_s
         self._note_tokens(errand)
         errand.outcome.status = "ok"
-        self._serve(errand, errand.generated)
+        self._tally.served(errand, errand.generated)
         ticket, errand.ticket = errand.ticket, None
         if ticket is not None:
-            returns = self._returns_of(errand)
+            returns = self._shards.returns_of(errand)
             self._timeline.after(network_s, returns.give_up, (ticket.id, True))
         self._clients.close(errand)
 
@@ -244,28 +215,6 @@ class SimulatedGateway:
         outcome.output_tokens = errand.generated
         if errand.generated:
             outcome.last_token_at = errand.last_at + 2 * self._scenario.network_s
-
-    def _serve(self, errand: Errand, generated: int) -> None:
-        """Count what was generated of an answer since it was last counted."""
-        if self.counts is not None and generated > errand.counted:
-            arrival = errand.arrival
-            self.counts.serve(arrival.tenant, arrival.priority, generated - errand.counted)
-            errand.counted = generated
-
-    def _hand_over(self, _: None) -> None:
-        """Tell the routers what was counted."""
-        counts = self.counts
-        assert counts is not None
-        if self._scenario.config.access is not None:
-            for replica in self._replicas:
-                for errand in replica.errands.values():
-                    total = replica.stretches.length(errand)
-                    self._serve(errand, total - errand.arrival.prompt_tokens)
-        if counts:
-            taken = counts.take()
-            for router in self._routers:
-                router.send(router.count, taken)
-        self._timeline.after(COUNT_S, self._hand_over)
 
     # ---- losses -------------------------------------------------------------------------
 

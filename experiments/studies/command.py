@@ -6,20 +6,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from rich.console import Console
 
 from deployments.flags import Parser
+from experiments.commands import Command
 from experiments.loads.errors import LoadError
 from experiments.loads.load import Load
 from experiments.loads.spec import is_spec, load_named
 from experiments.report.drawing import save
-from experiments.report.needs import MissingLibrary, require
+from experiments.report.needs import require
 from experiments.studies.findings import Findings
 from experiments.studies.known import STUDIES
 from experiments.studies.page import PageError, page, replaced
 from experiments.studies.running import find
 from experiments.studies.study import Given, Study
+
+_COMMAND: Final = Command("tidegate study")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,19 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = parser().parse_args(sys.argv[1:] if argv is None else argv)
     study = STUDIES[options.name]
-    try:
-        require(["svg"] if options.out else [])
-        loads = loads_of(study, options.trace, quick=options.quick)
-        given = Given(loads, options.seeds, options.quick)
-        findings = find(study, given, lambda line: print(line, file=sys.stderr, flush=True))
-        console = Console()
-        for table in study.tables(findings).values():
-            table.show(console)
-        if options.out:
-            _write(study, findings, Path(options.out), _command(options))
-    except (ValueError, OSError, MissingLibrary) as error:
-        print(f"tidegate study: {error}", file=sys.stderr, flush=True)
-        return 1
+    return _COMMAND.run(lambda: _main(study, options), "interrupted, without a result")
+
+
+def _main(study: Study, options: argparse.Namespace) -> int:
+    require(["svg"] if options.out else [])
+    loads = loads_of(study, options.trace, quick=options.quick)
+    given = Given(loads, options.seeds, options.quick)
+    findings = find(study, given, lambda line: print(line, file=sys.stderr, flush=True))
+    console = Console()
+    for table in study.tables(findings).values():
+        table.show(console)
+    if options.out:
+        _write(study, findings, Path(options.out), _command(options))
     return 0
 
 
@@ -50,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     lines = [f"{one.name}: {one.title}. {_traces_of(one)}" for one in STUDIES.values()]
     root = Parser(
-        prog="tidegate study",
+        prog=_COMMAND.name,
         description="Put a question to the simulator, and show what it answers.",
         epilog="\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
