@@ -1,11 +1,12 @@
 """Tables of findings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from experiments.report.table import Column, Table
 from experiments.report.texts import NOTHING
 from experiments.studies.findings import Findings
+from experiments.studies.measure import Measure
 
 _NOTE: Final = "Medians over seeds, and in brackets the smallest and the largest."
 
@@ -26,19 +27,15 @@ def table(
         keys: of the measures, from left to right.
         heads: of the first two columns, setting and variant.
     """
-    measures = {measure.key: measure for measure in findings.measures}
-    columns = [Column(head, text=True) for head in heads]
-    columns += [Column(measures[key].head, measures[key].unit) for key in keys]
-    rows: list[list[str]] = []
-    for setting in settings:
-        for i, variant in enumerate(findings.variants(setting)):
-            # Said once for all rows of a setting.
-            row = ["" if i else setting, variant]
-            for key in keys:
-                found = findings.range(setting, variant, key)
-                row.append(NOTHING if found is None else found.text(measures[key].shown))
-            rows.append(row)
-    return Table(title, columns, rows, _NOTE)
+    measures = _measures(findings)
+    columns = [Column(measures[key].head, measures[key].unit) for key in keys]
+
+    def cell(setting: str, variant: str, key: str) -> str:
+        found = findings.range(setting, variant, key)
+        return NOTHING if found is None else found.text(measures[key].shown)
+
+    rows = _rows(settings, findings.variants, keys, cell)
+    return Table(title, [*_texts(heads), *columns], rows, _NOTE)
 
 
 def ratios(
@@ -59,17 +56,38 @@ def ratios(
         to: the variant that the others are compared with; it has no row.
         heads: of the first two columns, setting and variant.
     """
-    measures = {measure.key: measure for measure in findings.measures}
-    columns = [Column(head, text=True) for head in heads]
-    columns += [Column(measures[key].head) for key in keys]
-    rows: list[list[str]] = []
-    for setting in settings:
-        variants = [one for one in findings.variants(setting) if one != to]
-        for i, variant in enumerate(variants):
-            row = ["" if i else setting, variant]
-            for key in keys:
-                found = findings.ratio(setting, variant, to, key)
-                row.append(NOTHING if found is None else found.text())
-            rows.append(row)
+    measures = _measures(findings)
+    columns = [Column(measures[key].head) for key in keys]
+
+    def others(setting: str) -> list[str]:
+        return [one for one in findings.variants(setting) if one != to]
+
+    def cell(setting: str, variant: str, key: str) -> str:
+        found = findings.ratio(setting, variant, to, key)
+        return NOTHING if found is None else found.text()
+
     note = f"Times as much as with {to}, on the same stretch of the trace. {_NOTE}"
-    return Table(title, columns, rows, note)
+    rows = _rows(settings, others, keys, cell)
+    return Table(title, [*_texts(heads), *columns], rows, note)
+
+
+def _measures(findings: Findings) -> dict[str, Measure]:
+    return {measure.key: measure for measure in findings.measures}
+
+
+def _texts(heads: Sequence[str]) -> list[Column]:
+    return [Column(head, text=True) for head in heads]
+
+
+def _rows(
+    settings: Sequence[str],
+    variants: Callable[[str], Sequence[str]],
+    keys: Sequence[str],
+    cell: Callable[[str, str, str], str],
+) -> list[list[str]]:
+    """Return a row for each variant; its setting is said once for all rows of it."""
+    return [
+        ["" if i else setting, variant, *(cell(setting, variant, key) for key in keys)]
+        for setting in settings
+        for i, variant in enumerate(variants(setting))
+    ]

@@ -67,12 +67,18 @@ class Sending:
         return await asyncio.wait_for(self.task, 30)
 
 
-async def test_an_answer_has_the_servers_counts_and_the_clients_times(
-    server: Scripted, session: aiohttp.ClientSession
-) -> None:
+async def begun(server: Scripted, session: aiohttp.ClientSession) -> tuple[Sending, Exchange]:
+    """A request whose answer has begun, without a token yet."""
     sending = Sending(session, server.url)
     exchange = await server.exchange(0)
     await exchange.begin()
+    return sending, exchange
+
+
+async def test_an_answer_has_the_servers_counts_and_the_clients_times(
+    server: Scripted, session: aiohttp.ClientSession
+) -> None:
+    sending, exchange = await begun(server, session)
     for now in (2.0, 2.5, 4.0):
         await sending.at(now, exchange)
     await exchange.finish(prompt=6, output=3, cached=2)
@@ -105,9 +111,7 @@ async def test_a_tenants_requests_have_its_key(
 async def test_an_answer_shorter_than_asked_for_is_noticed(
     server: Scripted, session: aiohttp.ClientSession
 ) -> None:
-    sending = Sending(session, server.url)
-    exchange = await server.exchange(0)
-    await exchange.begin()
+    sending, exchange = await begun(server, session)
     await exchange.token()
     await exchange.finish(prompt=5, output=1)
     assert (await sending.outcome()).output_tokens == 1
@@ -117,9 +121,7 @@ async def test_an_answer_shorter_than_asked_for_is_noticed(
 async def test_without_a_count_events_are_counted(
     server: Scripted, session: aiohttp.ClientSession
 ) -> None:
-    sending = Sending(session, server.url)
-    exchange = await server.exchange(0)
-    await exchange.begin()
+    sending, exchange = await begun(server, session)
     for _ in range(3):
         await exchange.token()
     await exchange.event("[DONE]")
@@ -210,9 +212,7 @@ async def test_a_stream_without_its_end_was_cut(
 async def test_what_follows_the_end_of_an_answer_does_not_matter(
     server: Scripted, session: aiohttp.ClientSession
 ) -> None:
-    sending = Sending(session, server.url)
-    exchange = await server.exchange(0)
-    await exchange.begin()
+    sending, exchange = await begun(server, session)
     await sending.at(2.0, exchange)
     reads = sending.clock.reads
     await exchange.event({"choices": [], "usage": {"completion_tokens": 3}})
@@ -227,9 +227,7 @@ async def test_what_follows_the_end_of_an_answer_does_not_matter(
 async def test_an_answer_without_a_token_is_none(
     server: Scripted, session: aiohttp.ClientSession
 ) -> None:
-    sending = Sending(session, server.url)
-    exchange = await server.exchange(0)
-    await exchange.begin()
+    sending, exchange = await begun(server, session)
     await exchange.finish(prompt=5, output=0)
     assert (await sending.outcome()).reason == "empty answer"
 
@@ -292,9 +290,7 @@ async def test_patience_ends_before_an_answer(
 async def test_patience_ends_within_an_answer(
     server: Scripted, session: aiohttp.ClientSession, patience: list[asyncio.Timeout]
 ) -> None:
-    sending = Sending(session, server.url)
-    exchange = await server.exchange(0)
-    await exchange.begin()
+    sending, exchange = await begun(server, session)
     await sending.at(2.0, exchange)
     patience[0].reschedule(0)
     outcome = await sending.task
@@ -358,9 +354,7 @@ async def test_nothing_is_sent_beyond_the_connections_there_may_be(
 async def test_a_request_that_is_given_up_has_an_outcome(
     server: Scripted, session: aiohttp.ClientSession
 ) -> None:
-    sending = Sending(session, server.url)
-    exchange = await server.exchange(0)
-    await exchange.begin()
+    sending, exchange = await begun(server, session)
     await sending.at(2.0, exchange)
     sending.task.cancel()
     outcome = await sending.outcome()
