@@ -9,7 +9,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from experiments.bench.bare import BareEngines, bare_engines
 from experiments.bench.engine_speed import OUTPUT, PROMPT, random_prompt
@@ -20,7 +20,7 @@ from experiments.bench.table import Row
 REPLICAS, THREADS = 2, 1
 RATE_STREAMS = (8, 32)
 FIRST_TOKENS, SHORT_PROMPT = 30, 16
-CPU_STREAMS, CPU_OUTPUT, IDLE_S = 64, 96, 3.0
+CPU_STREAMS, CPU_OUTPUT, IDLE_S = 64, 96, 10.0
 
 _SERVER = ("--replicas", str(REPLICAS), "--threads", str(THREADS))
 
@@ -61,24 +61,33 @@ def _first_token(bare: BareEngines, served: Served, prompts: list[list[int]]) ->
 def _rate(
     bare: BareEngines, served: Served, loads: Sequence[Sequence[Sequence[int]]]
 ) -> Iterator[Row]:
-    bare_rate, http_rate = [], []
-    for prompts in loads:
-        tokens = len(prompts) * OUTPUT
-        bare_rate.append(tokens / bare.seconds(prompts, OUTPUT))
-        http_rate.append(tokens / asyncio.run(Load(served.url, prompts, OUTPUT).run()))
-    alone, through = statistics.median(bare_rate), statistics.median(http_rate)
+    sides: list[Callable[[Sequence[Sequence[int]]], float]] = [
+        lambda prompts: bare.seconds(prompts, OUTPUT),
+        lambda prompts: asyncio.run(Load(served.url, prompts, OUTPUT).run()),
+    ]
+    rates: list[list[float]] = [[], []]
+    for at, prompts in enumerate(loads):
+        for side in (0, 1) if at % 2 == 0 else (1, 0):
+            rates[side].append(len(prompts) * OUTPUT / sides[side](prompts))
+    alone, through = map(statistics.median, rates)
+    # Within a round: from one round to the next a shared machine is another.
+    kept = sorted(100 * http / own for own, http in zip(*rates, strict=True))
     name = f"{len(loads[0])} streams"
     note = f"{REPLICAS} engines of {THREADS} thread, prompt {PROMPT}, output {OUTPUT}"
     yield Row(f"tokens/s of {name}, bare engines", alone, "output tokens/s", note)
     yield Row(f"tokens/s of {name}, through HTTP", through, "output tokens/s", note)
-    yield Row(f"tokens/s of {name}, HTTP keeps", 100 * through / alone, "%")
+    span = f"{kept[0]:.0f} to {kept[-1]:.0f} in {len(kept)} rounds"
+    yield Row(f"tokens/s of {name}, HTTP keeps", statistics.median(kept), "%", span)
 
 
-async def _cpu(served: Served, prompts: Sequence[Sequence[int]]) -> Iterator[Row]:
+async def _cpu(served: Served, prompts: Sequence[Sequence[int]]) -> list[Row]:
     """CPU time of a token's way while all streams run; what idling costs is taken off."""
-    idle_began, idle_before = time.perf_counter(), served.used()
+    idle_began, idle_before, before_s = time.perf_counter(), served.used(), served.used_s()
     await asyncio.sleep(IDLE_S)
     idle_s, idle_after = time.perf_counter() - idle_began, served.used()
+    idling = 1e3 * (served.used_s() - before_s) / idle_s
+    note = "all its processes, also beside the bare engines"
+    idle_row = Row("CPU of an idle server", idling, "ms a second", note)
     load = Load(served.url, prompts, CPU_OUTPUT)
     task = asyncio.create_task(load.run())
     await _reached(load, task, 2)
@@ -94,7 +103,8 @@ async def _cpu(served: Served, prompts: Sequence[Sequence[int]]) -> Iterator[Row
         used_by_parts(before, after, engines),
     )
     each = {part: (spent[part] - idle[part] / idle_s * seconds) / tokens / 1e3 for part in PARTS}
-    return _cpu_rows(each, f"{len(prompts)} streams, {tokens / seconds:,.0f} tokens/s")
+    note = f"{len(prompts)} streams, {tokens / seconds:,.0f} tokens/s"
+    return [idle_row, *_cpu_rows(each, note)]
 
 
 def _cpu_rows(each: dict[str, float], note: str) -> Iterator[Row]:

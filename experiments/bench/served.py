@@ -35,11 +35,21 @@ class Served:
 
     def __init__(self, url: str, process: psutil.Process) -> None:
         self.url = url
+        self._process = process
         self._parts = [
             (part, one.pid)
             for one in process.children(recursive=True)
             if (part := _part(one)) is not None
         ]
+
+    def used_s(self) -> float:
+        """Return the CPU seconds that all processes of the server have used so far."""
+        total = 0.0
+        for one in (self._process, *self._process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = one.cpu_times()
+                total += times.user + times.system
+        return total
 
     def used(self) -> Used:
         """Return the CPU time that each thread has used so far."""

@@ -8,10 +8,12 @@ import pytest
 
 from deployments.caller import CallFailed
 from deployments.channel import HandleChannel, Link, ReplicaLost
+from deployments.doors import enter
 from deployments.messages import RefusalKind
 from deployments.replica import Replica
 from engine.request import SamplingParams
 from engine.submission import Submission
+from tests.deployments.test_lane import Ear
 from tests.deployments.test_replica import House
 
 EVENT = ("a", (7,), "x", "stop", None, None)
@@ -150,6 +152,20 @@ async def test_a_gateway_that_goes_takes_its_requests_with_it(pair: Pair) -> Non
     await until(lambda: pair.house.engine.aborted)
     assert pair.house.engine.aborted == ["a"]
     assert pair.house.replica._boxes == {}
+
+
+async def test_the_stream_of_a_gateway_ends_with_its_socket(pair: Pair) -> None:
+    """Nothing else could be read from it, and what it asked for would be computed for nobody."""
+    replica = pair.house.replica
+    stream = replica.stream("g")
+    info: Any = await anext(stream)
+    lane = await enter(info.door, Ear())
+    assert lane is not None
+    assert await replica.submit("g", submission()) is None
+    lane.close()
+    async with asyncio.timeout(5):
+        assert [message async for message in stream] == []
+    assert (pair.house.engine.aborted, replica._boxes) == (["a"], {})
 
 
 async def test_a_socket_that_breaks_is_a_loss_also_for_who_waits_for_an_answer(pair: Pair) -> None:
