@@ -61,6 +61,8 @@ class Choices:
         self._tasks: list[asyncio.Task[None]] = []
         self._came: deque[tuple[int, Event | Refused | Failed]] = deque()
         self._wake: asyncio.Future[None] | None = None
+        # Asked for once: each time costs a system call.
+        self._loop = asyncio.get_running_loop()
         self._views = [View.of(call, index, names) for index in range(len(call.jobs))]
         self._tokens = 0
         self._cached = 0
@@ -149,7 +151,7 @@ class Choices:
     async def wait(self) -> bool:
         """Wait until there is something to take; False: until ``rouse`` was called before that."""
         if not self._came:
-            self._wake = asyncio.get_running_loop().create_future()
+            self._wake = self._loop.create_future()
             await self._wake
         return bool(self._came)
 
