@@ -294,6 +294,21 @@ async def test_a_gateway_that_goes_takes_its_requests_along(house: House) -> Non
     assert (house.replica._owner, house.replica._boxes) == ({}, {})
 
 
+async def test_a_gateway_that_comes_anew_has_nothing_left_from_before(house: House) -> None:
+    """It has given up what it had here; the end of the old stream takes nothing of the new one."""
+    before = house.replica.stream("g")
+    await anext(before)
+    await house.submit("a")
+    now = house.replica.stream("g")
+    await anext(now)
+    assert house.engine.aborted == ["a"]
+    await house.submit("b")
+    assert [batch async for batch in before] == []
+    assert house.replica._owner == {"b": "g"}
+    await now.aclose()  # type: ignore[attr-defined]
+    assert house.engine.aborted == ["a", "b"]
+
+
 async def test_when_the_engine_fails_streams_end_without_an_error(house: House) -> None:
     """Its requests did nothing wrong: their gateways take them elsewhere."""
     memory = traced(house)
