@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from deployments.gateway import KEEP_ALIVE_S
 from deployments.messages import Refusal, RefusalKind, ReplicaInfo
 from engine.submission import Submission
 from tests.deployments.house import INFO, House, error, open_house
@@ -311,6 +312,39 @@ async def test_a_time_limit_ends_a_stream_that_stalls_but_for_that_of_the_first_
         assert "end" in last["error"]["message"]
     else:
         assert last["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_a_stream_that_waits_says_so_before_its_first_token_and_after(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.router.answer = "r"
+    loop = asyncio.get_running_loop()
+    clock, ahead = loop.time, 0.0
+
+    async def silence() -> None:
+        nonlocal ahead
+        ahead += KEEP_ALIVE_S
+        await settle()
+
+    async def submit(
+        submission: Submission, within_s: float | None = None, traceparent: str = ""
+    ) -> None:
+        listener, key = house.link.listeners[submission.key], submission.key
+        await silence()
+        listener((key, (65,), "a", None, None, None))
+        await settle()
+        await silence()
+        listener((key, (66,), "b", "stop", None, None))
+
+    monkeypatch.setattr(house.link, "submit", submit)
+    monkeypatch.setattr(loop, "time", lambda: clock() + ahead)
+    answer = await house.http.post("/v1/completions", json={**BODY, "stream": True})
+    monkeypatch.setattr(loop, "time", clock)
+    first, a, second, *rest = answer.text.split("\n\n")
+    assert first == second == ": keep-alive"
+    assert json.loads(a.removeprefix("data: "))["choices"][0]["text"] == "a"
+    assert ": keep-alive" not in rest
+    assert rest[-2:] == ["data: [DONE]", ""]
 
 
 async def test_what_is_wrong_with_a_request_is_said_while_no_replica_is_there(
