@@ -308,9 +308,11 @@ def test_a_plan_is_not_made_over_results_that_are_still_to_come() -> None:
         scheduler.on_step([])
 
 
-def test_who_lacks_memory_takes_it_from_the_tail_in_the_very_next_step() -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_who_lacks_memory_takes_it_from_the_tail_in_the_very_next_step(early: bool) -> None:
     """Left out of a plan made ahead, the urgent one would wait while others go on."""
-    model = AheadModel(make_scheduler(blocks=4, block_tokens=2, policy="priority", max_seqs=2))
+    scheduler = make_scheduler(blocks=4, block_tokens=2, policy="priority", max_seqs=2)
+    model = AheadModel(scheduler, early=early)
     urgent = model.add([1, 2, 3], 5, priority=9)
     other = model.add([4, 5, 6], 3)
     model.run()
@@ -351,16 +353,6 @@ def test_the_next_step_is_launched_while_the_tokens_are_unknown_and_ends_cost_on
     assert FinishReason.STOP in model.reasons.values()
     steps = [plan for plan in model.plans if plan.prefill or plan.decode]
     assert model.launched_ahead == len(steps) - 1
-
-
-def test_a_step_waits_for_tokens_where_memory_is_short() -> None:
-    """Launched without the one that lacks a block, others would go on before it for ever."""
-    model = AheadModel(make_scheduler(blocks=4, block_tokens=2, max_seqs=2), early=True)
-    model.add([1, 2, 3], 5)
-    model.add([4, 5, 6], 3)
-    model.run()
-    check_answers(model)
-    assert model.scheduler.stats().preemptions == 1
 
 
 @pytest.mark.parametrize("option", ["admission_preemption", "max_passes"])
