@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.report.axes import panels, seconds_axis, share_axis, target_line, text_width
+from experiments.report.axes import panels, seconds_axis, share_axis, target_line
 from experiments.report.drawing import Area, Plot
-from experiments.report.look import GROUND, SERIES, SOFT, TEXT_PT
+from experiments.report.labels import Labels
+from experiments.report.look import GROUND, SERIES, SOFT
 from experiments.report.percentiles import Spread
 from experiments.report.plots import WIDTH, short
 from experiments.report.scales import Scales
@@ -17,8 +18,6 @@ from experiments.report.summary import Summary
 from experiments.report.targets import Targets
 from experiments.report.texts import number, share
 
-_NEAR_PT: Final = 9.0
-_AROUND_PT: Final = 2.0
 _MOST_ROWS: Final = 60
 
 
@@ -138,65 +137,8 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[st
     """Write at each point its number, and its name where there is room; one label for points
     that lie on one another.
     """
-    width, height = (float(x) for x in (axes.bbox.width, axes.bbox.height))
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    places = [
-        ((x - left) / (right - left) * width, (y - low) / (high - low) * height) for x, y in points
-    ]
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
-    for heap in _heaps(places):
+    labels = Labels(axes, points)
+    for heap in labels.heaps(range(len(points))):
         numbers = ", ".join(str(i + 1) for i in heap)
         texts = [f"{numbers}: {names[heap[0]]}", numbers] if len(heap) == 1 else [numbers]
-        for text, side, box in _boxes(texts, places[heap[0]]):
-            inside = box[0] >= 0 and box[2] <= width and box[1] >= 0 and box[3] <= height
-            if inside and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                # By the side that is next to the point: a page has fonts of its own.
-                x = {"left": box[0], "right": box[2], "center": (box[0] + box[2]) / 2}[side]
-                where = (x / width, (box[1] + box[3]) / 2 / height)
-                ground = {"facecolor": GROUND, "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
-                axes.text(*where, text, transform=axes.transAxes, ha=side, va="center", bbox=ground)
-                break
-
-
-def _heaps(places: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Return the places' numbers, those together that are too near for labels of their own."""
-    heaps: list[list[int]] = []
-    for i, place in enumerate(places):
-        for heap in heaps:
-            x, y = places[heap[0]]
-            if abs(place[0] - x) < _NEAR_PT and abs(place[1] - y) < _NEAR_PT:
-                heap.append(i)
-                break
-        else:
-            heaps.append([i])
-    return heaps
-
-
-_Box: TypeAlias = tuple[float, float, float, float]
-_Side: TypeAlias = Literal["left", "right", "center"]
-
-
-def _boxes(texts: Sequence[str], place: tuple[float, float]) -> list[tuple[str, _Side, _Box]]:
-    """Return where each text could stand around a point, the best first."""
-    found: list[tuple[str, _Side, _Box]] = []
-    x, y = place
-    for text in texts:
-        wide, half = text_width(text) + _AROUND_PT, TEXT_PT * 0.65
-        spots: tuple[tuple[_Side, float, float], ...] = (
-            ("left", x + 6, y),
-            ("right", x - 6 - wide, y),
-            ("center", x - wide / 2, y + 11),
-            ("center", x - wide / 2, y - 11),
-            ("left", x + 5, y + 10),
-            ("left", x + 5, y - 10),
-            ("right", x - 5 - wide, y + 10),
-            ("right", x - 5 - wide, y - 10),
-        )
-        for side, left, middle in spots:
-            found.append((text, side, (left, middle - half, left + wide, middle + half)))
-    return found
-
-
-def _overlap(a: _Box, b: _Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+        labels.put(heap[0], texts)

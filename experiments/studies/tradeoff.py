@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from experiments.report.drawing import Area, Plot
+from experiments.report.labels import Labels
 from experiments.report.look import DASHES, GROUND, SERIES, TEXT_PT
 from experiments.report.texts import number
 from experiments.studies.findings import Findings, Range
@@ -25,6 +26,10 @@ class Family:
 
     name: str
     variants: Sequence[str]
+
+    def label(self, variant: str) -> str:
+        """Return what is to be said of a variant beside the family's name."""
+        return variant.removeprefix(self.name).removesuffix("replicas").strip()
 
 
 def tradeoff(
@@ -58,15 +63,18 @@ def tradeoff(
             axes = place.axes(38, 14, 30, 20)
             axes.set_title(f"{setting}: {up.head}, {up.unit}")
             axes.set_xlabel(f"{along.head} {along.unit}".strip())
+            dots: list[_Dot] = []
             for k, family in enumerate(families):
-                points = [
-                    (x.middle * along.shown, y.middle * up.shown, variant)
+                joined = [
+                    _Dot(x.middle * along.shown, y.middle * up.shown, family.label(variant), k)
                     for variant in family.variants
                     if (found := point(setting, variant))
                     for x, y in [found]
                 ]
-                _join(axes, points, k, family.name)
+                _join(axes, joined, k, family.name)
+                dots += joined
             _scale(axes)
+            _label(axes, dots)
             if i == 0:
                 _explain(axes, area)
 
@@ -82,19 +90,36 @@ def tradeoff(
     return Plot(name, title, alt, _WIDTH * len(settings), _HEIGHT + _TOP, draw)
 
 
-def _join(axes: Axes, points: Sequence[tuple[float, float, str]], kind: int, family: str) -> None:
-    xs, ys = [x for x, _, _ in points], [y for _, y, _ in points]
-    colour = SERIES[kind % len(SERIES)]
+@dataclass(frozen=True, slots=True)
+class _Dot:
+    """A variant in one panel; ``kind`` is the number of its family."""
+
+    x: float
+    y: float
+    label: str
+    kind: int
+
+
+def _colour(kind: int) -> str:
+    return SERIES[kind % len(SERIES)]
+
+
+def _join(axes: Axes, dots: Sequence[_Dot], kind: int, family: str) -> None:
+    xs, ys = [dot.x for dot in dots], [dot.y for dot in dots]
     style = DASHES[kind % len(DASHES)]
     axes.plot(
-        xs, ys, color=colour, linestyle=style, marker="o", markersize=4, label=family,
+        xs, ys, color=_colour(kind), linestyle=style, marker="o", markersize=4, label=family,
         markeredgecolor=GROUND, clip_on=False,
     )  # fmt: skip
-    for x, y, variant in points:
-        label = variant.removeprefix(family).removesuffix("replicas").strip()
-        axes.annotate(
-            label, (x, y), (3, 4), textcoords="offset points", color=colour, fontsize=TEXT_PT
-        )
+
+
+def _label(axes: Axes, dots: Sequence[_Dot]) -> None:
+    """Write at each dot what it is, and once for those of a family that lie together."""
+    labels = Labels(axes, [(dot.x, dot.y) for dot in dots])
+    for kind in dict.fromkeys(dot.kind for dot in dots):
+        for heap in labels.heaps(i for i, dot in enumerate(dots) if dot.kind == kind):
+            text = ", ".join(dots[i].label for i in heap if dots[i].label)
+            labels.put(heap[0], [text] if text else [], color=_colour(kind), fontsize=TEXT_PT)
 
 
 def _scale(axes: Axes) -> None:
