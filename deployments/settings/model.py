@@ -54,8 +54,9 @@ class ModelSettings(Settings):
         default="auto",
         description="What computes the model, of the Llama, Mistral and Qwen kinds: `native` are "
         "Tidegate's own kernels for CPUs, compiled on the machine when they are first needed "
-        "(AVX-512, a C++20 compiler), `triton` those for NVIDIA GPUs, which serve other models "
-        "too, `torch` torch's, for any model; `auto` takes Tidegate's own where they can be used.",
+        "(AVX-512, and AMX where there is one; a C++20 compiler), `triton` those for NVIDIA GPUs, "
+        "which serve other models too, `torch` torch's, for any model; `auto` takes Tidegate's "
+        "own where they can be used.",
     )
     max_model_len: int | None = Field(
         default=None,

@@ -1,1 +1,1 @@
-"""Kernels in C++ for processors with AVX-512: a whole step's layers in one call."""
+"""Kernels in C++ for processors with AVX-512, and AMX: a whole step's layers in one call."""

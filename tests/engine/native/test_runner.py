@@ -4,11 +4,12 @@ import dataclasses
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from engine.batch import batch_of
 from engine.kv_pool import KVPool
@@ -39,7 +40,23 @@ SHAPES = [  # head size, query heads, key and value heads, block size
 ELEMENTS = list(Element)
 
 
-def runner(shape: tuple[int, int, int, int], element: Element, threads: int = 2) -> NativeRunner:
+TILE = 64
+
+
+def sharpen(model: PreTrainedModel) -> None:
+    """Make attention's weights differ by orders of magnitude."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "q_proj" in name:
+                weight.mul_(100)
+
+
+def runner(
+    shape: tuple[int, int, int, int],
+    element: Element,
+    threads: int = 2,
+    weights: Callable[[PreTrainedModel], None] | None = None,
+) -> NativeRunner:
     """A random model of a shape, or a skipped test where the processor has no such unit."""
     dim, query_heads, heads, block = shape
     dtype = torch.float32 if element is Element.FLOAT32 else torch.bfloat16
@@ -55,7 +72,10 @@ def runner(shape: tuple[int, int, int, int], element: Element, threads: int = 2)
             "num_key_value_heads": heads,
         }
     )
-    return native(random_model(config, dtype), 9, block, threads, matrix_unit)
+    model = random_model(config, dtype)
+    if weights is not None:
+        weights(model)
+    return native(model, 9, block, threads, matrix_unit)
 
 
 def tokens(sequence: int) -> list[int]:
@@ -92,6 +112,19 @@ def test_chunks_decodes_and_company_change_no_bit(
     (whole,) = logits(one, [(0, 0, tokens(0))])
     for seed, (most, company) in enumerate([(1, 0), (1, 8), (9, 3), (70, 8)]):
         assert torch.equal(in_chunks(one, seed, most, company), whole), (most, company)
+
+
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+def test_sums_of_unequal_weights_keep_their_bits(element: Element) -> None:
+    """Products of two bfloat16 of like size add up exactly, in any order: that shows nothing."""
+    one = runner(SHAPES[2], element, weights=sharpen)
+    rows = range(TILE, LENGTH)
+    for sequence in range(2):
+        own = tokens(sequence)
+        (whole,) = logits(one, [(0, 0, own)])
+        (first,) = logits(one, [(1, 0, own[:TILE])])
+        decoded = [logits(one, [(1, at, [own[at]])])[0] for at in rows]
+        assert torch.equal(torch.cat([first, *decoded]), whole), sequence
 
 
 @pytest.mark.parametrize("element", [Element.BFLOAT16, Element.MATRIX_BFLOAT16], ids=str)
