@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from engine.activation import make_activations_invariant
+
 # Row counts around every power of two and its middle: where kernels change.
 PROBED_ROWS = (
     *range(1, 34), 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 159, 160, 161,
@@ -190,6 +192,8 @@ Shape = tuple[int, int, bool]
 def make_invariant(model: nn.Module) -> dict[Shape, Tiling]:
     """Swap every ``nn.Linear`` in ``model`` for an :class:`InvariantLinear`, in place.
 
+    On a CPU its activations are made invariant too.
+
     Returns the tiling of each shape (out_features, in_features, has a bias), which is
     part of the replica's numeric fingerprint.
 
@@ -205,4 +209,6 @@ def make_invariant(model: nn.Module) -> dict[Shape, Tiling]:
         parent = model.get_submodule(name.rpartition(".")[0])
         swapped = InvariantLinear(linear.weight, linear.bias, tilings[shape])
         setattr(parent, name.rpartition(".")[2], swapped)
+    if all(parameter.device.type == "cpu" for parameter in model.parameters()):
+        make_activations_invariant(model)
     return tilings
