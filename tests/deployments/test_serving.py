@@ -151,10 +151,11 @@ def test_several_prompts_in_one_request(client: OpenAI) -> None:
 
 
 async def test_an_urgent_request_starts_before_those_that_still_wait(server: Server) -> None:
-    # 500 of a pool's 768 tokens: one runs on each replica, the others wait.
+    # 500 of a pool's 768 tokens: one runs on each replica, the others wait. Each runs for much
+    # longer than an urgent one takes to the router.
     long = "word " * 500
     async with connect(server) as http:
-        low = [asyncio.create_task(streamed(http, body(long, 8))) for _ in range(16)]
+        low = [asyncio.create_task(streamed(http, body(long, 60))) for _ in range(16)]
         await asyncio.to_thread(
             eventually, lambda: server.metrics()['num_requests_waiting{replica="router"}'] > 4
         )
