@@ -18,6 +18,12 @@ _PART: Final = 1 << 14
 """Elements that torch leaves to one thread; a multiple of those taken at once."""
 
 
+_ELEMENTWISE: Final = (
+    nn.ELU, nn.GELU, nn.Hardswish, nn.LeakyReLU, nn.Mish, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Sigmoid,
+    nn.Softplus, nn.Tanh,
+)  # fmt: skip
+
+
 class InvariantActivation(nn.Module):
     """Applies an elementwise function to whole vectors only."""
 
@@ -34,11 +40,13 @@ class InvariantActivation(nn.Module):
 
 def make_activations_invariant(model: nn.Module) -> None:
     """Wrap every activation in ``model`` that is a module of its own, in place."""
-    found = [(name, m) for name, m in model.named_modules() if _is_activation(m)]
+    # Some models have one object in many places.
+    found = [(name, m) for name, m in model.named_modules(remove_duplicate=False) if _is_known(m)]
     for name, activation in found:
         parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, name.rpartition(".")[2], InvariantActivation(activation))
 
 
-def _is_activation(module: nn.Module) -> bool:
-    return type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
+def _is_known(module: nn.Module) -> bool:
+    """Whether it is an elementwise function, as far as anybody can know."""
+    return type(module) in _ELEMENTWISE or type(module).__module__ == "transformers.activations"

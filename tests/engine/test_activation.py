@@ -27,9 +27,13 @@ def test_it_computes_what_the_function_computes() -> None:
     torch.testing.assert_close(InvariantActivation(nn.SiLU())(x), nn.functional.silu(x))
 
 
-def test_activations_of_a_model_are_wrapped_once_and_nothing_else_is() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.SiLU(), nn.Sequential(ACT2FN["gelu_new"]))
+def test_activations_of_a_model_are_wrapped_wherever_they_are_and_nothing_else_is() -> None:
+    """A softmax given in parts is none; one object may serve many layers."""
+    shared = nn.SiLU()
+    model = nn.Sequential(
+        nn.Linear(3, 4), shared, nn.Sequential(ACT2FN["gelu_new"], shared), nn.Softmax(dim=-1)
+    )
     make_activations_invariant(model)
     kinds = [type(m) for m in model]
-    assert kinds == [nn.Linear, InvariantActivation, nn.Sequential]
-    assert isinstance(model[2][0], InvariantActivation)
+    assert kinds == [nn.Linear, InvariantActivation, nn.Sequential, nn.Softmax]
+    assert [type(m) for m in model[2]] == [InvariantActivation] * 2
