@@ -26,9 +26,11 @@ class Failures:
         Raises:
             NothingWorks: it was one too many.
         """
+        if not result.awaited:  # it proves nothing: a prompt that fails has such a step behind it
+            return
         if result.broken == 0:
             self._count = 0
             return
         self._count += result.broken
         if self._count >= MAX_FAILURES:
-            raise NothingWorks(next(iter(result.errors.values())))
+            raise NothingWorks(next(iter(result.errors.values()), "unknown"))

@@ -31,7 +31,7 @@ SCORED_ROWS: Final = 64
 Scores: TypeAlias = list[TokenLogprobs]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """What became of a step's sequences, by their ids.
 
@@ -44,6 +44,8 @@ class StepResult:
         prompts: how likely the next tokens of the prompt were, for each scored row.
         misled: those for which the next step, if it was launched already, goes on from another
             token: what it makes of them is void.
+        awaited: whether anybody still waited for it when it was there; all may have ended since
+            it was launched.
     """
 
     tokens: dict[int, int]
@@ -52,6 +54,7 @@ class StepResult:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     prompts: dict[int, Scores] = field(default_factory=dict)
     misled: set[int] = field(default_factory=set)
+    awaited: bool = True
 
     def void(self, ids: Iterable[int]) -> None:
         """Forget what became of some sequences."""

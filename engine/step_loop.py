@@ -105,7 +105,7 @@ class StepLoop:
         if not self._pipeline:
             self._take_off(self._scheduler.schedule)
         if not self._pipeline:  # all was aborted or over before this step could plan it
-            return StepResult({}, {})
+            return StepResult({}, {}, awaited=False)
         ahead = self._pipeline.overlaps and self._look_ahead()
         result = self._land()
         if self._pipeline.overlaps and not self._pipeline and not self.closing:
@@ -178,12 +178,16 @@ class StepLoop:
         """
         with self._lock:
             expired = self._expire()
-            flight = self._prepare(plan(), awaited)
-            stats = self._scheduler.stats()
-        if flight is not None:
-            self._pipeline.launch(flight)
-        if expired:
-            self.on_step(StepReport(tuple(expired), stats))
+        try:
+            with self._lock:
+                flight = self._prepare(plan(), awaited)
+            if flight is not None:
+                self._pipeline.launch(flight)
+        finally:  # nobody else knows of them any more
+            if expired:
+                with self._lock:
+                    stats = self._scheduler.stats()
+                self.on_step(StepReport(tuple(expired), stats))
 
     def _prepare(self, plan: ScheduleOutput | None, awaited: Sequence[int]) -> Flight | None:
         """Take from the scheduler what a step needs."""
@@ -214,6 +218,7 @@ class StepLoop:
         landed = Landed(flight.lives, result)
         known = self._lives.by_id
         with self._lock:
+            result.awaited = any(id in known and id not in flight.misled for id in flight.ids)
             for id, reason in result.errors.items():
                 if (live := known.get(id)) is not None:
                     self._scheduler.abort(id)

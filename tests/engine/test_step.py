@@ -132,6 +132,22 @@ def test_when_nothing_works_any_more_the_engine_fails_and_every_request_hears_of
     assert bench.blocks.free_blocks == bench.blocks.total_blocks
 
 
+def test_prompts_that_fail_one_after_the_other_fail_the_engine(bench: Bench) -> None:
+    """A step launched behind a failing one, for nobody, would say that all is well."""
+
+    def fail(batch: Batch) -> None:
+        if max(batch.lengths) > 1:
+            raise RuntimeError("no kernel for prompts")
+
+    bench.runner.before = fail
+    bench.engine.start()
+    for i in range(MAX_FAILURES):
+        bench.submit(f"r{i}")
+        bench.inbox.wait(partial(bench.inbox.ended, f"r{i}"))
+    bench.inbox.wait(lambda: bench.engine.failure is not None)
+    assert "no kernel for prompts" in repr(bench.engine.failure)
+
+
 def test_single_failures_with_good_answers_between_them_do_not_fail_the_engine(
     bench: Bench,
 ) -> None:
