@@ -25,11 +25,30 @@ settings.register_profile("any_speed", deadline=None)
 settings.load_profile("any_speed")
 
 
+ENGINE = Path(__file__).parent / "engine"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the engine's tests, half of all that start no server: they run in a process apart."""
+    for item in items:
+        if ENGINE in item.path.parents:
+            item.add_marker("engine")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out modules that start no server where only those are wanted: imports take long."""
-    if not config.option.markexpr.startswith("cluster") or collection_path.suffix != ".py":
+    """Leave out modules of which no test is wanted: imports take long."""
+    if collection_path.suffix != ".py":
         return None
-    return True if "mark.cluster" not in collection_path.read_text() else None
+    wanted = config.option.markexpr
+    of_engine = ENGINE in collection_path.parents
+    if wanted.startswith("cluster"):
+        unwanted = "mark.cluster" not in collection_path.read_text()
+    elif wanted.startswith("engine"):
+        unwanted = not of_engine
+    else:
+        unwanted = of_engine and wanted.endswith("not engine")
+    return True if unwanted else None
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Run the tests that start servers in two processes, and beside them all others, and mypy.
+"""Run the tests that start servers in two processes, the others in two beside them, and mypy.
 
 Servers mostly wait, for processes to start and for each other. Takes what pytest takes, for
 all. What the first process says is printed at once, what the others say when they have ended,
@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
-_FIRST, _SECOND, _QUICK = "cluster and not apart", "cluster and apart", "not cluster"
+_FIRST, _SECOND = "cluster and not apart", "cluster and apart"
+_QUICK = ("engine and not cluster", "not cluster and not engine")
 _TYPES = (sys.executable, "-m", "mypy")
 _CLOSING = re.compile(r"\b(passed|failed|errors?|skipped|deselected|ran)\b.* in [\d.]+s\b")
 _LAST_IN_LINE = 19
@@ -42,15 +43,15 @@ def main(arguments: Sequence[str], *checks: Sequence[str]) -> int:
         # The tests that start no server and the checks have time: the servers' tests take
         # longer, and more so if theirs is taken.
         patient = [_start(check, kept, _LAST_IN_LINE) for check in checks]
-        quick = _start(_pytest(_QUICK, arguments), kept, _LAST_IN_LINE)
+        quick = [_start(_pytest(which, arguments), kept, _LAST_IN_LINE) for which in _QUICK]
         second = _start(_pytest(_SECOND, arguments), kept)
         first = subprocess.Popen(
             _pytest(_FIRST, arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        said = [_echo(first), *(_ended(one) for one in (second, quick))]
+        said = [_echo(first), *(_ended(one) for one in (second, *quick))]
         for check in patient:
             _ended(check)
-    tests = [one.returncode for one in (first, second.process, quick.process)]
+    tests = [one.returncode for one in (first, *(x.process for x in (second, *quick)))]
     print(_closing(*said), flush=True)
     if all(one == _NO_TESTS for one in tests):
         return _NO_TESTS
