@@ -138,6 +138,7 @@ async def enter(door: Door, peer: Peer) -> Lane | None:
     except (OSError, TimeoutError) as error:
         where = f"{door.host}:{door.port}"
         logger.warning("no way to %s, tokens come through Serve: %r", where, error)
+        lane.drop()
         return None
     finally:
         lane.turn_away()

@@ -45,9 +45,7 @@ class Guest:
 
     async def _answer(self, ask: Ask) -> None:
         try:
-            value = await self._methods[ask.method](*ask.arguments)
+            self._lane.send(Told(ask.number, await self._methods[ask.method](*ask.arguments)))
         except Exception as error:
             logger.exception("a call of %s failed: a bug", ask.method)
             self._lane.send(Told(ask.number, error=repr(error)))
-        else:
-            self._lane.send(Told(ask.number, value))

@@ -8,11 +8,22 @@ other can know before anything else is read: see `deployments.doors`.
 
 import asyncio
 import pickle
+import socket
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 WORD_BYTES: Final = 32
 _LENGTH_BYTES: Final = 8
+
+_LOST_S: Final = 20
+"""A machine that acknowledges nothing for so long is gone; frozen processes' machines do."""
+_ALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _LOST_S),  # keepalive's, once data waits
+)
 
 
 class Peer(Protocol):
@@ -63,6 +74,11 @@ class Lane(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def drop(self) -> None:
+        """End the connection at once; nothing more is heard."""
+        self._peer = None
+        self.turn_away()
+
     def turn_away(self) -> None:
         """End the connection unless the other end has said who it is."""
         if self._peer is None and self._transport is not None:
@@ -73,6 +89,10 @@ class Lane(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # No instance of that with uvloop, which Serve uses, but all that one is.
         self._transport = cast(asyncio.Transport, transport)
+        # By itself a system finds out after a quarter of an hour that a machine has no power.
+        if (end := transport.get_extra_info("socket")) is not None:
+            for option in _ALIVE:
+                end.setsockopt(*option)
 
     def data_received(self, data: bytes) -> None:
         came = self._came

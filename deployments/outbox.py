@@ -30,7 +30,10 @@ class Outbox:
     def attach(self, methods: Methods, lane: Lane) -> Guest:
         """Send over this lane from now on, and answer calls that come over it."""
         self._lane = lane
-        self.flush()
+        if self._closed:
+            self._end(lane)
+        else:
+            self.flush()
         return _Reader(self, methods, lane)
 
     def parted(self) -> None:
@@ -57,11 +60,7 @@ class Outbox:
         self._leaving = leaving
         self._wake.set()
         if self._lane is not None:
-            self._send(self._lane)
-            if leaving:
-                self._lane.send(Goodbye())
-            else:
-                self._lane.close()
+            self._end(self._lane)
 
     async def batches(self) -> AsyncIterator[Batch | Goodbye]:
         """Yield messages until the box is closed."""
@@ -79,6 +78,13 @@ class Outbox:
                 if self._leaving:
                     yield Goodbye()
                 return
+
+    def _end(self, lane: Lane) -> None:
+        self._send(lane)
+        if self._leaving:
+            lane.send(Goodbye())
+        else:
+            lane.close()
 
     def _send(self, lane: Lane) -> None:
         if self._events:

@@ -130,7 +130,7 @@ class Replica:
         if within_s is not None:
             submission = replace(submission, start_by=wall_clock_ms() + round(1000 * within_s))
         box = self._boxes.get(gateway)
-        if box is None:
+        if box is None or self._gone:  # a box that is closed already tells nobody anything
             return Refusal(RefusalKind.NO_STREAM)
         try:
             matcher = None

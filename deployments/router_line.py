@@ -42,7 +42,7 @@ class RouterLine:
         return self._methods[method].remote(*arguments)
 
     async def keep(self) -> None:
-        """Have a lane whenever there can be one, for ever."""
+        """Have a lane to each router, if it can be reached when it is first heard of; for ever."""
         while True:
             try:
                 await answer_of(self._follow())

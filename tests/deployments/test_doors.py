@@ -1,6 +1,7 @@
 """Who gets in, and who does not: real sockets on this machine."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -51,6 +52,28 @@ def test_both_ends_hear_each_other_on_the_loop_that_serve_has() -> None:
         doors.close()
 
     uvloop.run(meet())
+
+
+@pytest.mark.parametrize("runs", [asyncio.run, uvloop.run])
+def test_a_machine_without_power_is_noticed(runs: Callable[[Any], None]) -> None:
+    """It says nothing, and a system by itself waits a quarter of an hour for it to."""
+
+    async def meet() -> None:
+        host, doors = Host(), Doors(HERE)
+        await doors.opened()
+        with doors.expect(host.meet) as door:
+            assert door is not None
+            lane = await enters(door, Ear())
+            await until(lambda: hasattr(host, "lane"))
+            for end in (lane, host.lane):
+                assert end._transport is not None
+                known = end._transport.get_extra_info("socket")
+                assert known.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert 0 < known.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
+            lane.close()
+        doors.close()
+
+    runs(meet())
 
 
 async def test_both_ends_hear_each_other_until_one_closes(doors: Doors) -> None:
