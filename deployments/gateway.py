@@ -125,6 +125,7 @@ class Gateway:
     async def models(self, request: Request) -> Response:
         """List the one model."""
         self._intake.require_key(request.headers)
+        await self._look_for_info()
         return JSONResponse(self._intake.served.listing(self._started))
 
     async def model(self, request: Request, name: str) -> Response:
@@ -134,6 +135,7 @@ class Gateway:
             NotFound: it has another name.
         """
         self._intake.require_key(request.headers)
+        await self._look_for_info()
         served = self._intake.served
         served.require_name({"model": name})
         return JSONResponse(served.card(self._started))
@@ -178,6 +180,7 @@ class Gateway:
 
     async def tokenize(self, request: Request, work: Work) -> Response:
         """Answer a request that needs the tokenizer alone."""
+        await self._look_for_info()
         return JSONResponse(await self._intake.tell(work, request))
 
     async def version(self, request: Request) -> Response:
@@ -208,9 +211,18 @@ class Gateway:
                 raise out_of_time(what) from None
             if isinstance(answer, Refusal):
                 raise api_error(Refused(answer))
-            self._info = answer
-            self._intake.learn(answer)
+            self._learn(answer)
+            return answer
         return self._info
+
+    async def _look_for_info(self) -> None:
+        """Learn what the replicas are if one is there: their pools may hold less than a context."""
+        if self._info is None and (info := await self._router.known()) is not None:
+            self._learn(info)
+
+    def _learn(self, info: ReplicaInfo) -> None:
+        self._info = info
+        self._intake.learn(info)
 
     def _sequence(
         self, terms: Terms, arrived: Arrival, info: ReplicaInfo, job: Job, emit: Emit

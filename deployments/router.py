@@ -167,6 +167,11 @@ class Router:
             return unavailable(self._rng)
         return smallest(self._muster.replicas.values())
 
+    async def known(self) -> ReplicaInfo | None:
+        """Return the same, or None if there is no replica now; none is woken for that."""
+        replicas = self._muster.replicas
+        return smallest(replicas.values()) if replicas else None
+
     async def healthy(self) -> bool:
         """Whether a request would be served: a replica makes progress, or one can be woken."""
         if self._closed:

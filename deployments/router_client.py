@@ -193,6 +193,14 @@ class RouterClient:
             return self.nobody()
         return answer
 
+    async def known(self) -> ReplicaInfo | None:
+        """Return what the replicas are, if there is one now and the router says so in time."""
+        call: Any = self._handle.known.remote()
+        with contextlib.suppress(Gone):
+            answer: ReplicaInfo | None = await _soon(call)
+            return answer
+        return None
+
     async def healthy(self) -> bool:
         """Whether a replica makes progress."""
         call: Any = self._handle.healthy.remote()

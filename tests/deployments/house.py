@@ -39,6 +39,9 @@ class FakeRouter:
     async def describe(self) -> ReplicaInfo:
         return INFO
 
+    async def known(self) -> ReplicaInfo | None:
+        return INFO if self.well else None
+
     async def healthy(self) -> bool:
         return self.well
 

@@ -101,6 +101,26 @@ async def test_no_page_elsewhere_may_call_unless_it_is_named(house: House) -> No
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/tokenize"])
+async def test_the_length_that_replicas_hold_is_told_before_anybody_asked_for_an_answer(
+    house: House, path: str
+) -> None:
+    """Clients read the limit first, and would send what no pool holds."""
+
+    async def told() -> int:
+        if path == "/tokenize":
+            answer = await house.http.post(path, json={"prompt": "a"})
+        else:
+            answer = await house.http.get(path)
+        told = answer.json()
+        return int(told.get("data", [told])[0]["max_model_len"])
+
+    house.router.well = False
+    of_the_model = await told()
+    house.router.well = True
+    assert await told() == 80 < of_the_model
+
+
 @pytest.mark.parametrize("name", ["m", "Qwen/Qwen3-0.6B", "/models/mine/", "a b?é"])
 async def test_the_model_is_found_by_its_name_and_no_other_is(
     tiny_model_dir: Path, name: str

@@ -244,6 +244,14 @@ async def test_describes_the_smallest_replica() -> None:
     assert await asked == INFO
 
 
+async def test_what_is_known_of_replicas_is_said_at_once_and_wakes_none() -> None:
+    """A list of models that a scraper asks for would keep a sleeping fleet awake."""
+    fleet = Fleet()
+    assert await fleet.router.known() is None
+    await fleet.report("r")
+    assert await fleet.router.known() == INFO
+
+
 async def test_whoever_asks_for_replicas_in_vain_is_told_when_to_come_back() -> None:
     """Spread: who is told the same time comes back at the same time."""
     fleet = Fleet(hold_s=0.01)
