@@ -63,6 +63,7 @@ class RouterClient:
         self._live: dict[str, Ticket] = {}
         self._met = False
         self._released: dict[str, bool] = {}
+        self._slow: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
 
     async def place(self, ticket: Ticket, *, bounced: bool) -> str | Refusal:
@@ -74,6 +75,7 @@ class RouterClient:
         asked = time.monotonic()
 
         def question(again: bool) -> Any:
+            self._note_way([ticket])
             if bounced and not again:
                 return self._line.call("bounced", self._gateway, ticket)
             return self._line.call(
@@ -94,6 +96,7 @@ class RouterClient:
         asked = time.monotonic()
 
         def question(again: bool) -> Any:
+            self._note_way(tickets)
             mine = [_again(one, asked) for one in tickets] if again else list(tickets)
             return self._line.call("admit", self._gateway, mine)
 
@@ -101,6 +104,11 @@ class RouterClient:
         if self._down_since is None:
             return await self._ask(question)
         return await self._hold(len(tickets), question)
+
+    def _note_way(self, tickets: Sequence[Ticket]) -> None:
+        """Note which way tickets are asked for: their release must not overtake that."""
+        if not self._line.direct:
+            self._slow |= {ticket.id for ticket in tickets}
 
     async def _hold(self, count: int, question: Callable[[bool], Any]) -> Any:
         """Ask a router that is away for as many new requests, unless too many do already.
@@ -278,16 +286,25 @@ class RouterClient:
             if met:
                 call: Any = self._remember.remote(self._gateway, list(self._live.values()))
             else:
-                released, self._released = self._released, {}
-                call = self._line.call("release", released)
+                released, call = self._release_some()
             try:
                 await answer_of(call)
+                self._slow -= released.keys()
             except Gone:
                 # It may be the connection that failed, and the router know the tickets still; a
                 # new router passes them over. A ticket is never used again after its release.
                 self._met |= met
                 self._released = released | self._released
                 await asyncio.sleep(ROUTER_RETRY_S)
+
+    def _release_some(self) -> tuple[dict[str, bool], Any]:
+        """Release those that were asked for through Serve, if any, and all others otherwise."""
+        released, self._released = self._released, {}
+        slow = {ticket: how for ticket, how in released.items() if ticket in self._slow}
+        if not slow:
+            return released, self._line.call("release", released)
+        self._released = {ticket: how for ticket, how in released.items() if ticket not in slow}
+        return slow, self._line.through_serve("release", slow)
 
 
 def _again(ticket: Ticket, asked: float) -> Ticket:

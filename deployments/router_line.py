@@ -33,10 +33,19 @@ class RouterLine:
         self._lane: Lane | None = None
         self._caller: Caller | None = None
 
+    @property
+    def direct(self) -> bool:
+        """Whether calls go over a lane."""
+        return self._caller is not None
+
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the Router."""
         if self._caller is not None:
             return self._caller.call(method, *arguments)
+        return self.through_serve(method, *arguments)
+
+    def through_serve(self, method: str, *arguments: Any) -> Any:
+        """The same, but not over a lane: what is to come after a call that did not, either."""
         if method not in self._methods:
             self._methods[method] = getattr(self._handle, method)
         return self._methods[method].remote(*arguments)

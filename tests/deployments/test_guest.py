@@ -13,31 +13,11 @@ from deployments.messages import RefusalKind
 from deployments.replica import Replica
 from engine.request import SamplingParams
 from engine.submission import Submission
+from tests.deployments.serve_calls import Method, Stream
 from tests.deployments.test_lane import Ear
 from tests.deployments.test_replica import House
 
 EVENT = ("a", (7,), "x", "stop", None, None)
-
-
-class Stream:
-    """A call to a generator; a test sees what came through it."""
-
-    def __init__(self, messages: AsyncIterator[Any]) -> None:
-        self._messages = messages
-        self._task: asyncio.Task[Any] | None = None
-        self.came: list[Any] = []
-
-    async def __anext__(self) -> Any:
-        self._task = asyncio.ensure_future(self._next())
-        self.came.append(await self._task)
-        return self.came[-1]
-
-    async def _next(self) -> Any:
-        return await anext(self._messages)
-
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 class Serve:
@@ -59,11 +39,6 @@ class Serve:
     def _stream(self, gateway: str) -> Stream:
         self.streams.append(Stream(self._replica.stream(gateway)))
         return self.streams[-1]
-
-
-class Method:
-    def __init__(self, remote: Callable[..., Any]) -> None:
-        self.remote = remote
 
 
 class Pair:

@@ -13,30 +13,9 @@ from deployments.messages import Word
 from deployments.router_client import RouterClient
 from deployments.router_line import RouterLine
 from tests.deployments.fleet import Fleet, ticket
+from tests.deployments.serve_calls import Method, Stream
 
 STREAMS = {"session", "lane"}
-
-
-class Stream:
-    """A call to a generator."""
-
-    def __init__(self, messages: AsyncIterator[Any]) -> None:
-        self._messages = messages
-        self._task: asyncio.Task[Any] | None = None
-
-    def __aiter__(self) -> "Stream":
-        return self
-
-    async def __anext__(self) -> Any:
-        self._task = asyncio.ensure_future(self._next())
-        return await self._task
-
-    async def _next(self) -> Any:
-        return await anext(self._messages)
-
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 class Serve:
@@ -44,23 +23,22 @@ class Serve:
 
     def __init__(self, fleet: Fleet) -> None:
         self._router = fleet.router
-        self.through: list[str] = []
+        self.asked: list[tuple[str, tuple[Any, ...]]] = []
+
+    @property
+    def through(self) -> list[str]:
+        return [name for name, _ in self.asked]
 
     def options(self, method_name: str = "", **_: Any) -> Any:
         return getattr(self, method_name) if method_name else self
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
-            self.through.append(name)
+            self.asked.append((name, arguments))
             answer = getattr(self._router, name)(*arguments)
             return Stream(answer) if name in STREAMS else asyncio.ensure_future(answer)
 
         return Method(call)
-
-
-class Method:
-    def __init__(self, remote: Callable[..., Any]) -> None:
-        self.remote = remote
 
 
 class Pair:
@@ -118,6 +96,26 @@ async def test_who_stops_waiting_gives_its_ticket_up(pair: Pair) -> None:
     await until(lambda: pair.fleet.grants() == 1)
     waits.cancel()
     await until(lambda: pair.fleet.grants() == 0)
+
+
+async def test_a_release_goes_the_way_that_its_ticket_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over a lane that came meanwhile it would arrive first, and the place be held for ever."""
+    monkeypatch.setattr(module, "get_node_ip_address", lambda: "127.0.0.1")
+    pair = Pair()
+    early = asyncio.create_task(pair.client.place(ticket("early"), bounced=False))
+    await until(lambda: "acquire" in pair.serve.through and pair.line.direct)
+    late = asyncio.create_task(pair.client.place(ticket("late"), bounced=False))
+    await until(lambda: pair.fleet.grants() == 2)
+    for task, name in ((early, "early"), (late, "late")):
+        task.cancel()
+        pair.client.release(name, finished=False)
+    await until(lambda: pair.fleet.grants() == 0 and not pair.client._released)
+    released = [asked for name, asked in pair.serve.asked if name == "release"]
+    assert released == [({"early": False},)]
+    await until(lambda: not pair.client._slow)
+    await pair.close()
 
 
 async def test_without_the_lane_calls_go_through_serve_until_there_is_another(pair: Pair) -> None:
