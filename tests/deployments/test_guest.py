@@ -13,9 +13,9 @@ from deployments.messages import RefusalKind
 from deployments.replica import Replica
 from engine.request import SamplingParams
 from engine.submission import Submission
+from tests.deployments.replica_house import House
 from tests.deployments.serve_calls import Method, Stream
 from tests.deployments.test_lane import Ear
-from tests.deployments.test_replica import House
 
 EVENT = ("a", (7,), "x", "stop", None, None)
 
